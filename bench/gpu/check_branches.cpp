@@ -99,8 +99,9 @@ class BranchCheck {
 std::vector<BranchCase> branch_cases(bool small) {
   std::vector<BranchCase> cases;
   for (const bool causal : {false, true}) {
-    if (small) {  // tiles of several heads, offsets and segments on the few blocks of the emulator
-      cases.push_back({64, 3, 320, 80, 2, causal});
+    if (small) {  // several tiles of heads, offsets and segments for each of the emulator's blocks
+      for (const auto& [r, rows] : {std::pair<int64_t, int64_t>{1, 80}, {4, 40}, {16, 10}})
+        cases.push_back({causal ? 128 : 64, 3, 320, rows, r, causal});
       continue;
     }
     for (const auto& [d, heads] : {std::pair<int64_t, int64_t>{64, 12}, {128, 8}})

@@ -282,6 +282,10 @@ void multiply_add(Block&, Warp& w, In in, uint32_t m) {
       w, in, m, [](uint32_t a, uint32_t b, uint32_t c) { return a * b + c; });
 }
 
+void negate(Block&, Warp& w, In in, uint32_t m) {
+  apply<uint32_t, uint32_t>(w, in, m, std::negate<>{});
+}
+
 constexpr Rule kArithmeticRules[] = {
     {"mov", move},
     {"cvta.to.global", move},
@@ -297,6 +301,7 @@ constexpr Rule kArithmeticRules[] = {
     {"max", typed<Extreme<true>>},
     {"abs.f32", of_float<[](float x) { return std::fabs(x); }>},
     {"neg.f32", of_float<std::negate<>{}>},
+    {"neg.s32", negate},
     {"and", bitwise<std::bit_and<>>},
     {"or", bitwise<std::bit_or<>>},
     {"xor", bitwise<std::bit_xor<>>},

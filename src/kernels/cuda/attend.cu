@@ -6,18 +6,22 @@ namespace longnet {
 namespace {
 
 template <class Shape, class Element = __nv_bfloat16>
-constexpr CompiledShape<TileInputs> shape(std::string_view name) {
-  return compiled_shape<Shape, Element>(name, attend_kernel<Shape, Element>);
+constexpr CompiledShape<TileInputs> shape(std::string_view name, bool variant = false) {
+  return compiled_shape<Shape, Element>(name, attend_kernel<Shape, Element>, variant);
 }
+[[maybe_unused]] constexpr bool kVariant = true;
 
 constexpr CompiledShape<TileInputs> kShapes[] = {
-    shape<Shape64>("128x64q-2"),         shape<Shape128>("128x64-2"),
-    shape<Shape256>("64x32-1"),          shape<Shape64, __half>("128x64q-2"),
-    shape<Shape128, __half>("128x64-2"), shape<Shape256, __half>("64x32-1"),
+    shape<Shape64>("128x64q-2"),
+    shape<Shape128>("128x64-2"),
+    shape<Shape256>("64x32-1"),
+    shape<Shape64, __half>("128x64q-2"),
+    shape<Shape128, __half>("128x64-2"),
+    shape<Shape256, __half>("64x32-1"),
 #ifdef LONGNET_CUDA_VARIANTS
-    shape<Shape64Lean>("128x64-3"),      shape<Shape64Wide>("128x128q-2"),
-    shape<Shape64Small>("64x64q-4"),     shape<Shape128Lean>("128x32-2"),
-    shape<Shape128Small>("64x64q-3"),
+    shape<Shape64Small>("64x64q-4", kVariant),
+    shape<Shape128Lean>("128x32-2", kVariant),
+    shape<Shape128Small>("64x64q-3", kVariant),
 #endif
 };
 

@@ -60,6 +60,8 @@ void plan_tasks(std::span<const AttendGrid> grids, bool causal, Lists& lists) {
 
 // ---- cuda ----
 
+constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1024;  // tiles end beyond the last one
+
 // True when positions ascend through all runs: a query then sees the first keys.
 bool ascending(std::span<const KvRun> runs) {
   int64_t last = std::numeric_limits<int64_t>::min();
@@ -83,20 +85,22 @@ class TileLists {
   }
   TileRun run(const KeyRuns& runs, size_t r, const GridVector&, const KeyLimit& limit) const {
     const KvRun run = runs[r];
+    const int64_t begin = r == 0 ? 0 : int64_t{plan.runs.back().begin} + plan.runs.back().rows;
+    check(begin + run.rows <= kMostKeys, "a task of ", begin + run.rows, " keys");
     return {.k = run.k,
             .v = run.v,
             .stride = run.row_stride,
-            .begin = r == 0 ? 0 : plan.runs.back().begin + plan.runs.back().rows,
-            .rows = run.rows,
+            .begin = int32_t(begin),
+            .rows = int32_t(run.rows),
             .limit = limit};
   }
   void add_tiles(int32_t index) {
     const TileTask& task = plan.tasks[size_t(index)];
     const std::span runs(plan.runs.data() + task.first_run, size_t(task.num_runs));
-    const int64_t all = runs.empty() ? 0 : runs.back().begin + runs.back().rows;
-    const auto count_up_to = [&](int64_t row) {
-      int64_t keys = 0;
-      for (const TileRun& run : runs) keys += run.limit.visible(int(row));
+    const int32_t all = runs.empty() ? 0 : runs.back().begin + runs.back().rows;
+    const auto count_up_to = [&](int row) {
+      int32_t keys = 0;
+      for (const TileRun& run : runs) keys += run.limit.visible(row);
       return keys;
     };
     for (int i = int(ceil_div(task.rows, rows_per_tile_)) - 1; i >= 0; --i) {
@@ -283,6 +287,22 @@ GroupPlan plan_groups(std::span<const AttendGrid> grids, bool causal, const Grou
   plan_tasks(grids, causal, lists);
   lists.finish();
   return std::move(lists.plan);
+}
+
+double tiled_pairs(std::span<const AttendGrid> grids, bool causal, int rows, int keys) {
+  double pairs = 0;
+  for (const AttendGrid& grid : grids) {
+    const QueryRun& q = grid.task.q;
+    int64_t tiles = 0;
+    for (const KvRun run : grid.task.kv) {
+      const KeyLimit limit = key_limit(q, run, causal);
+      for (int64_t row = 0; row < q.rows; row += rows)
+        tiles += ceil_div(
+            causal ? limit.visible(int(std::min(row + rows, q.rows)) - 1) : limit.rows, keys);
+    }
+    pairs += double(grid.size()) * double(tiles) * rows * keys;
+  }
+  return pairs;
 }
 
 std::string why_misaligned(std::span<const AttendGrid> grids) {

@@ -78,8 +78,7 @@ TEST(TileLayoutTest, MatricesHaveNoBankConflicts) {
     }
   };
   const auto check_all = [&](auto... shapes) { (check_shape(shapes), ...); };
-  check_all(Shape64{}, Shape128{}, Shape256{}, Shape64Lean{}, Shape64Wide{}, Shape64Small{},
-            Shape128Lean{}, Shape128Small{});
+  check_all(Shape64{}, Shape128{}, Shape256{}, Shape64Small{}, Shape128Lean{}, Shape128Small{});
 }
 
 GroupPlan plan_of(int64_t q_rows, int64_t k_rows, bool causal, const GroupTiling& tiling) {
@@ -106,6 +105,19 @@ TEST(GroupPlanTest, NoMoreBlocksThanTiles) {
   EXPECT_EQ(plan.block_begin, (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(plan.views.size(), 3u);  // queries, keys, values
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(plan.views[i].of_queries, i == 0);
+}
+
+TEST(GroupPlanTest, SmallTilesComputeFewerHiddenPairs) {
+  const KvRun run{.k = kRow, .v = kRow + 8, .row_stride = 64, .rows = 2048};
+  const AttendGrid grid{
+      {.q = {.q = kRow, .row_stride = 64, .rows = 2048}, .kv = {&run, 1}, .out = {}}};
+  const auto pairs = [&](bool causal, int rows, int keys) {
+    return tiled_pairs({&grid, 1}, causal, rows, keys) / (128.0 * 128);
+  };
+  EXPECT_EQ(pairs(true, 128, 128), 136);  // 1 + 2 + ... + 16
+  EXPECT_EQ(pairs(false, 128, 128), 256);
+  EXPECT_GT(pairs(true, 192, 128), 136 / 0.95);
+  EXPECT_LT(pairs(false, 192, 128), 256 / 0.95);
 }
 
 // Returns the address of a place in a view.

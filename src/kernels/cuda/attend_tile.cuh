@@ -12,19 +12,51 @@
 
 namespace longnet {
 
-// Finds the run of ascending keys.
-class RunCursor {
+// This thread's chunks of a task's keys and values, kRowsPerPass keys apart, tile after tile. What
+// it knows of a run stays in registers: most tasks have one.
+template <class Shape>
+class KeyRows {
  public:
-  __device__ __forceinline__ RunCursor(const TileRun* runs, int at, int end)
-      : runs_(runs), at_(at), end_(end) {}
-  __device__ __forceinline__ void advance_to(int64_t key) {
-    while (at_ + 1 < end_ && key >= runs_[at_].begin + runs_[at_].rows) ++at_;
+  __device__ __forceinline__ explicit KeyRows(const TileTask& task)
+      : k_(static_cast<const char*>(task.q)),  // copies of no bytes have an address, too
+        v_(k_),
+        left_(-(int(threadIdx.x) / Shape::kChunks)),
+        run_(task.first_run - 1) {}
+  __device__ __forceinline__ int run() const { return run_; }
+  // The next tile, from `key` on, into a stage; keys from `end` on become zero.
+  __device__ __forceinline__ void load(const TileInputs& in, uint32_t shared, int stage, int key,
+                                       int end) {
+    const int chunk = int(threadIdx.x) % Shape::kChunks;
+#pragma unroll
+    for (int pass = 0; pass < Shape::kKeys / Shape::kRowsPerPass; ++pass) {
+      const int row = int(threadIdx.x) / Shape::kChunks + pass * Shape::kRowsPerPass;
+      const bool valid = key + row < end;
+      if (valid && left_ <= 0) enter_later_run(in);
+      const uint32_t into = shared + uint32_t(chunk_offset<Shape>(row, chunk));
+      const bool inside = valid && chunk * 8 < in.head_dim;
+      copy16(into + uint32_t(Shape::k_offset(stage)), k_, inside);
+      copy16(into + uint32_t(Shape::v_offset(stage)), v_, inside);
+      k_ += step_;
+      v_ += step_;
+      left_ -= Shape::kRowsPerPass;
+    }
   }
-  __device__ __forceinline__ const TileRun& run() const { return runs_[at_]; }
 
  private:
-  const TileRun* runs_;
-  int at_, end_;
+  __device__ __forceinline__ void enter_later_run(const TileInputs& in) {
+    do left_ += in.runs[++run_].rows;
+    while (left_ <= 0);
+    const TileRun& run = in.runs[run_];
+    step_ = Shape::kRowsPerPass * 2 * run.stride;
+    const int64_t at = (run.rows - left_) * run.stride + int(threadIdx.x) % Shape::kChunks * 8;
+    k_ = reinterpret_cast<const char*>(static_cast<const uint16_t*>(run.k) + at);
+    v_ = reinterpret_cast<const char*>(static_cast<const uint16_t*>(run.v) + at);
+  }
+
+  const char *k_, *v_;  // of the row that is next
+  int64_t step_ = 0;    // bytes from one to the next
+  int left_;            // rows of the run from it on; at most 0: it is in a later run
+  int run_;
 };
 
 // Query rows of one warp, and its work on each key tile.
@@ -51,9 +83,9 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
     }
   }
 
-  // Keys [key, key + kKeys) of the task are in stage `stage`; `cursor` is at or before them.
+  // Keys [key, key + kKeys) of the task are in stage `stage`; `run` is at or before them.
   __device__ __forceinline__ void step(const TileInputs& in, const TileRef& tile, int stage,
-                                       int64_t key, const RunCursor& cursor) {
+                                       int key, int run) {
     Scores s;
     multiply_rows<Shape, Element>(s, shared_ + uint32_t(Shape::k_offset(stage)),
                                   [&](int k) -> const Fragment(&)[kM] {
@@ -61,7 +93,7 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
                                       load_operand<Shape>(q_[k], shared_, first_row_, k);
                                     return q_[k];
                                   });
-    if (key + kKeys > tile.unmasked) mask(s, in, tile, key, cursor);
+    if (key + kKeys > tile.unmasked) mask(s, in, tile, key, run);
     Factors shrink;
     this->softmax(s, in.scale_log2, shrink);
     this->rescale(shrink);
@@ -71,17 +103,15 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
  private:
   // Run by run: a row sees the first keys of each.
   __device__ __forceinline__ void mask(Scores& s, const TileInputs& in, const TileRef& tile,
-                                       int64_t key, const RunCursor& cursor) const {
-    RunCursor at = cursor;
+                                       int key, int at) const {
     int begin = 0;
     while (begin < kKeys && key + begin < tile.keys) {
-      at.advance_to(key + begin);
-      const TileRun& run = at.run();
+      while (key + begin >= in.runs[at].begin + in.runs[at].rows) ++at;
+      const TileRun& run = in.runs[at];
       // Column `begin` holds key begin - shift of the run.
-      const int rows = int(run.rows), shift = begin - int(key + begin - run.begin);
-      const int end = min(rows + shift, kKeys);
+      const int shift = begin - (key + begin - run.begin), end = min(run.rows + shift, kKeys);
       this->mask_columns(s, begin, end, [&](int row) {
-        return min((in.causal ? run.limit.visible(tile.row + row) : rows) + shift, end);
+        return min((in.causal ? run.limit.visible(tile.row + row) : run.rows) + shift, end);
       });
       begin = end;
     }
@@ -109,41 +139,6 @@ __device__ __forceinline__ void load_queries(uint32_t shared, const TileInputs& 
   }
 }
 
-// Keys and values [key, key + kKeys) of the task into a stage; those beyond the tile's become zero.
-template <class Shape>
-__device__ __forceinline__ void load_keys(uint32_t shared, const TileInputs& in,
-                                          const TileRef& tile, int stage, int64_t key,
-                                          const RunCursor& cursor) {
-  const int thread = int(threadIdx.x), chunk = thread % Shape::kChunks;
-  const bool inside = chunk * 8 < in.head_dim;
-  RunCursor at = cursor;
-  const uint16_t *k, *v;  // this thread's chunk of the run's first row
-  int64_t stride, begin, end;
-  const auto enter_run = [&] {
-    const TileRun& run = at.run();
-    k = static_cast<const uint16_t*>(run.k) + chunk * 8;
-    v = static_cast<const uint16_t*>(run.v) + chunk * 8;
-    stride = run.stride;
-    begin = run.begin;
-    end = run.begin + run.rows;
-  };
-  enter_run();
-#pragma unroll
-  for (int pass = 0; pass < Shape::kKeys / Shape::kRowsPerPass; ++pass) {
-    const int row = thread / Shape::kChunks + pass * Shape::kRowsPerPass;
-    const int64_t index = key + row;
-    const bool valid = inside && index < tile.keys;
-    if (valid && index >= end) {
-      at.advance_to(index);
-      enter_run();
-    }
-    const int64_t from = valid ? (index - begin) * stride : 0;
-    const int into = chunk_offset<Shape>(row, chunk);
-    copy16(shared + uint32_t(Shape::k_offset(stage) + into), k + from, valid);
-    copy16(shared + uint32_t(Shape::v_offset(stage) + into), v + from, valid);
-  }
-}
-
 template <class Shape, class Element>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     attend_kernel(const __grid_constant__ TileInputs in) {
@@ -151,26 +146,27 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   const uint32_t shared = uint32_t(__cvta_generic_to_shared(memory));
   const TileRef tile = in.tiles[blockIdx.x];  // in registers: copies clobber memory
   const TileTask& task = in.tasks[tile.task];
-  RunCursor here(in.runs, task.first_run, task.first_run + task.num_runs), ahead = here;
+  KeyRows<Shape> keys(task);
+  int here = task.first_run;  // a run at or before the keys of this tile
   WarpTile<Shape, Element> rows;
   rows.begin(shared, int(threadIdx.x >> 5) * 16 * Shape::kM);
   if (tile.keys > 0) {
     load_queries<Shape>(shared, in, tile);
-    load_keys<Shape>(shared, in, tile, 0, 0, ahead);
+    keys.load(in, shared, 0, 0, tile.keys);
     commit_copies();
   }
   int stage = 0;
-  for (int64_t key = 0; key < tile.keys; key += Shape::kKeys, stage ^= 1) {
+  for (int key = 0; key < tile.keys; key += Shape::kKeys, stage ^= 1) {
     wait_for_copies();
     __syncthreads();  // the tile has arrived for all, and no warp reads the other stage now
+    const int next = max(here, keys.run());
     if (key + Shape::kKeys < tile.keys) {
-      ahead.advance_to(key + Shape::kKeys);
-      load_keys<Shape>(shared, in, tile, stage ^ 1, key + Shape::kKeys, ahead);
+      keys.load(in, shared, stage ^ 1, key + Shape::kKeys, tile.keys);
       commit_copies();
     }
-    here.advance_to(key);
     if (key == 0) rows.load_queries();
     rows.step(in, tile, stage, key, here);
+    here = next;
   }
   rows.finish(task, in, tile.row);
 }

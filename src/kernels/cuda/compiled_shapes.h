@@ -21,18 +21,22 @@ struct CompiledShape {
   int head_dim;               // the largest that fits
   int rows, keys;             // per tile
   int threads, shared_bytes;  // per block
+  bool variant;               // taken by name alone
 };
 template <class Shape, class Element, class Inputs>
-constexpr CompiledShape<Inputs> compiled_shape(std::string_view name, void (*kernel)(Inputs)) {
+constexpr CompiledShape<Inputs> compiled_shape(std::string_view name, void (*kernel)(Inputs),
+                                               bool variant = false) {
   const auto element =
       std::is_same_v<Element, __half> ? DeviceElement::kFloat16 : DeviceElement::kBFloat16;
   return {name,         element,      kernel,          Shape::kDim,
-          Shape::kRows, Shape::kKeys, Shape::kThreads, Shape::kSharedBytes};
+          Shape::kRows, Shape::kKeys, Shape::kThreads, Shape::kSharedBytes,
+          variant};
 }
-// The shapes of a kernel: defaults first, ascending head_dim. They are called rows x keys, "q" (Q
-// fragments stay in registers), blocks per SM ...
+// The shapes of a kernel: those that it takes by itself first, ascending head_dim. They are called
+// rows x keys, "q" (Q fragments stay in registers), blocks per SM ...
 std::span<const CompiledShape<TileInputs>> tile_shapes();
-// ... and rows x keys - stages of K and V, "t" (warpgroups take turns).
+// ... and rows x keys - stages of K and V, "t" (warpgroups take turns), "p" (a part of the
+// exponentials as polynomials).
 std::span<const CompiledShape<GroupInputs>> group_shapes();
 
 // A tile shape of the backward pass: the kernels of dQ, and of dK and dV.

@@ -42,11 +42,13 @@ struct GroupInputs : AttendInputs {
 
 // kGroups consumer warpgroups of 64 rows each, and one warpgroup that loads. kTakeTurns: one
 // warpgroup at a time issues its products, so that the others' exponentials fill the gap
-// (FlashAttention-3's "ping-pong"; Shah et al., 2024).
-template <int kDim_, int kGroups_, int kKeys_, int kStages_, bool kTakeTurns_>
+// (FlashAttention-3's "ping-pong"; Shah et al., 2024). kPolynomials: see SoftmaxRows.
+template <int kDim_, int kGroups_, int kKeys_, int kStages_, bool kTakeTurns_ = true,
+          int kPolynomials_ = 0>
 struct GroupShape {
   static constexpr int kDim = kDim_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_;
   static constexpr bool kTakeTurns = kTakeTurns_;
+  static constexpr int kPolynomials = kPolynomials_;
   static constexpr int kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kSlabDim = 64, kSlabs = kDim / kSlabDim, kRowBytes = kSlabDim * 2;
   static constexpr int kQSlabBytes = kRows * kRowBytes, kSlabBytes = kKeys * kRowBytes;
@@ -76,12 +78,19 @@ struct GroupShape {
   LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return 5 + 4 * stage; }
 };
 
-// The tile shapes that are compiled: defaults and variants, as those of tile_layout.h.
-using Group64 = GroupShape<64, 3, 128, 4, true>;  // rows and keys of FlashAttention-3
-using Group128 = GroupShape<128, 2, 128, 3, true>;
+// The tile shapes that are compiled. The kernel chooses among the first ones of a head dimension by
+// the pairs that their tiles compute; the variants are there for gpu_kernels_benchmark to find a
+// better one on a real device (LONGNET_CUDA_VARIANTS).
+using Group64 = GroupShape<64, 3, 128, 4>;  // rows and keys of FlashAttention-3
+using Group64Causal = GroupShape<64, 2, 128, 4>;
+using Group128 = GroupShape<128, 2, 176, 2>;           // FlashAttention-3's without a mask ...
+using Group128Causal = GroupShape<128, 2, 128, 3>;     // ... and with a causal one
 using Group64Free = GroupShape<64, 3, 128, 4, false>;  // no turns
-using Group64Two = GroupShape<64, 2, 128, 4, true>;    // 2048 rows without a rest
-using Group64TwoFree = GroupShape<64, 2, 128, 4, false>;
+using Group64Keys176 = GroupShape<64, 2, 176, 3>;
+using Group64Keys192 = GroupShape<64, 2, 192, 3>;
+using Group64Keys224 = GroupShape<64, 2, 224, 3>;
+using Group64Polynomial = GroupShape<64, 3, 128, 4, true, 1>;
 using Group128Free = GroupShape<128, 2, 128, 3, false>;
+using Group128Polynomial = GroupShape<128, 2, 176, 2, true, 1>;
 
 }  // namespace longnet

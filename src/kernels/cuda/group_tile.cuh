@@ -7,7 +7,10 @@
 // exponentials are computed.
 //
 //   d = 64, 2048 keys, 192 x 128 tiles: 16 key tiles; step i issues S(i + 1) and P(i) V(i), waits
-//   for S(i + 1), turns it into P(i + 1), waits for O, rescales it.
+//   for S(i + 1), turns it into P(i + 1), waits for O, rescales it where a maximum has grown much.
+//
+// ptxas 13.0 serialises all products (C7512, with spills) as soon as the loop over key tiles counts
+// down: its condition has to be KeyTiles::next.
 //
 // PTX ISA 8.x: cp.async.bulk.tensor (9.7.9.27), mbarrier (9.7.13.15), setmaxnreg (9.7.19.5),
 // fence.proxy.tensormap (9.7.13.7).
@@ -199,34 +202,38 @@ class Producer : public BlockMemory<Shape> {
 
 // Query rows of one warp of a consumer warpgroup, and the products that it takes part in.
 template <class Shape, class Element>
-class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
-  using Rows = SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element>;
+class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element, Shape::kPolynomials> {
+  using Rows = SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element, Shape::kPolynomials>;
 
  public:
   static constexpr int kDim = Shape::kDim, kKeys = Shape::kKeys;
 
+  // Of warpgroup `group`; tiles lie from byte `shared` on.
+  __device__ __forceinline__ GroupRows(uint32_t shared, int group)
+      : q_(matrix_place(shared + uint32_t(group * 64 * Shape::kRowBytes), 0)),
+        k_(matrix_place(shared + uint32_t(Shape::k_offset(0)), 0)),
+        v_(matrix_place(shared + uint32_t(Shape::v_offset(0)), Shape::kSlabBytes)) {}
   // S = Q K^T, in flight until wait().
-  __device__ __forceinline__ void issue_scores(uint32_t shared, int group, int stage) {
+  __device__ __forceinline__ void issue_scores(int stage) {
+    const uint32_t key = k_ + stage_places(stage);
     wgmma_fence(s_[0]);
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       const int dims = k % 4 * 32;  // bytes within a row
-      const int q = k / 4 * Shape::kQSlabBytes + group * 64 * Shape::kRowBytes + dims;
-      const int key = Shape::k_offset(stage) + k / 4 * Shape::kSlabBytes + dims;
-      wgmma_multiply<Element>(s_[0], matrix_descriptor(shared + q, 0),
-                              matrix_descriptor(shared + key, 0), k > 0);
+      wgmma_multiply<Element>(
+          s_[0], matrix_descriptor(q_ + uint32_t(k / 4 * Shape::kQSlabBytes + dims) / 16),
+          matrix_descriptor(key + uint32_t(k / 4 * Shape::kSlabBytes + dims) / 16), k > 0);
     }
     wgmma_commit();
   }
   // O += P V, in flight until wait(); P may not change before.
-  __device__ __forceinline__ void issue_values(uint32_t shared, int stage) {
+  __device__ __forceinline__ void issue_values(int stage) {
+    const uint32_t value = v_ + stage_places(stage);
     wgmma_fence(this->o[0]);
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      const int v = Shape::v_offset(stage) + k * 16 * Shape::kRowBytes;
+    for (int k = 0; k < kKeys / 16; ++k)
       wgmma_multiply_add<Element>(this->o[0], p_[k][0],
-                                  matrix_descriptor(shared + v, Shape::kSlabBytes));
-    }
+                                  matrix_descriptor(value + uint32_t(k * Shape::kRowBytes)));
     wgmma_commit();
   }
   // Blocks until at most kPending of the issued products are in flight.
@@ -255,6 +262,11 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
   }
 
  private:
+  static __device__ __forceinline__ uint32_t stage_places(int stage) {
+    return uint32_t(stage) * uint32_t(2 * Shape::kTileBytes / 16);
+  }
+
+  uint32_t q_, k_, v_;  // of matrix descriptors
   typename Rows::Scores s_;
   typename Rows::Factors shrink_;
   Fragment p_[kKeys / 16][1];
@@ -275,8 +287,7 @@ template <class Shape, class Element>
 __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const GroupInputs& in,
                                         int index) {
   const int block = int(blockIdx.x);
-  const uint32_t shared = memory.shared;
-  GroupRows<Shape, Element> rows;
+  GroupRows<Shape, Element> rows(memory.shared, index);
   RingPlace<Shape::kStages> place;
   int q_parity = 0;
   for (int i = in.block_begin[block]; i < in.block_begin[block + 1]; ++i) {
@@ -288,7 +299,7 @@ __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const G
       memory.wait(Shape::kQFull, q_parity);
       q_parity ^= 1;
       memory.wait(Shape::k_full(place.stage), place.parity);
-      rows.issue_scores(shared, index, place.stage);
+      rows.issue_scores(place.stage);
       rows.template wait<0>();
       memory.arrive(Shape::k_empty(place.stage));
       rows.exponentials(in, tile.row, keys);  // O is zero: nothing to rescale
@@ -298,9 +309,9 @@ __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const G
         place.advance();
         memory.wait(Shape::k_full(place.stage), place.parity);
         if constexpr (Shape::kTakeTurns) take_turn(index);
-        rows.issue_scores(shared, index, place.stage);
+        rows.issue_scores(place.stage);
         memory.wait(Shape::v_full(now.stage), now.parity);
-        rows.issue_values(shared, now.stage);
+        rows.issue_values(now.stage);
         if constexpr (Shape::kTakeTurns) pass_turn<Shape>(index);
         rows.template wait<1>();
         memory.arrive(Shape::k_empty(place.stage));
@@ -312,7 +323,7 @@ __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const G
       }
       memory.arrive(Shape::kQEmpty);
       memory.wait(Shape::v_full(place.stage), place.parity);
-      rows.issue_values(shared, place.stage);
+      rows.issue_values(place.stage);
       rows.template wait<0>();
       memory.arrive(Shape::v_empty(place.stage));
       place.advance();

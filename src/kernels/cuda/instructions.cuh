@@ -79,6 +79,18 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return y;
 }
 
+// 2^x for x <= 127 to 1.0e-4, less than the rounding to bf16, without special-function units: 2^n
+// by the exponent's bits, and a polynomial for the fraction in [-1/2, 1/2] whose largest relative
+// error is least. 0 for x <= -127 (Cody and Waite; FlashAttention-4).
+__device__ __forceinline__ float polynomial_exp2(float x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's last bit is 1
+  x = fmaxf(x, -127.0f);
+  const float n = x + kRound;
+  const float f = x - (n - kRound);
+  const float p = fmaf(fmaf(fmaf(0.05500893f, f, 0.24221096f), f, 0.69328293f), f, 1.0f);
+  return __int_as_float(__float_as_int(p) + (__float_as_int(n) << 23));
+}
+
 // Two numbers rounded to 16 bits, in one word.
 template <class Element>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
@@ -101,13 +113,15 @@ __device__ __forceinline__ void store_pair(float* at, float x, float y) {
 
 // ---- warpgroups: accumulators are groups of 8 columns, in the layout of mma.m16n8k16 ----
 
-// Matrix descriptor of a tile of 128-byte swizzled rows that starts at shared-memory byte `at`.
-// `leading`: bytes between slabs of 64 columns, where the operand is wider than one and its columns
-// lie along the rows (V); ignored otherwise.
-__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t at, uint32_t leading) {
+// The lower half of the matrix descriptor of a tile of 128-byte swizzled rows that starts at byte
+// `at` of shared memory; adding bytes / 16 moves it. `leading`: bytes between slabs of 64 columns,
+// where the operand is wider than one and its columns lie along the rows (V); ignored otherwise.
+__device__ __forceinline__ uint32_t matrix_place(uint32_t at, uint32_t leading) {
+  return (at >> 4) | (leading >> 4) << 16;
+}
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t place) {
   constexpr uint64_t kEightRows = 8 * 128, kSwizzle128 = 1;
-  return uint64_t((at & 0x3FFFF) >> 4) | uint64_t((leading & 0x3FFFF) >> 4) << 16 |
-         (kEightRows >> 4) << 32 | kSwizzle128 << 62;
+  return kSwizzle128 << 62 | (kEightRows >> 4) << 32 | place;
 }
 
 // Operand lists of wgmma: accumulators of 8 columns each.
@@ -115,6 +129,9 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t at, uint32_t lead
 #define LONGNET_ACC4(n) LONGNET_ACC(n), LONGNET_ACC(n + 1), LONGNET_ACC(n + 2), LONGNET_ACC(n + 3)
 #define LONGNET_ACC8 LONGNET_ACC4(0), LONGNET_ACC4(4)
 #define LONGNET_ACC16 LONGNET_ACC8, LONGNET_ACC4(8), LONGNET_ACC4(12)
+#define LONGNET_ACC22 LONGNET_ACC16, LONGNET_ACC4(16), LONGNET_ACC(20), LONGNET_ACC(21)
+#define LONGNET_ACC24 LONGNET_ACC22, LONGNET_ACC(22), LONGNET_ACC(23)
+#define LONGNET_ACC28 LONGNET_ACC24, LONGNET_ACC4(24)
 #define LONGNET_D32                                                                                \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31"
@@ -122,6 +139,13 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t at, uint32_t lead
   LONGNET_D32                                                                                     \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define LONGNET_D88                                                                                \
+  LONGNET_D64                                                                                      \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%" \
+  "87"
+#define LONGNET_D96 LONGNET_D88 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define LONGNET_D112 \
+  LONGNET_D96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 
 // The compiler may not move what touches these registers across this point.
 template <int n>
@@ -143,16 +167,21 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// C (64 x 128) = A (64 x 16) B (16 x 128) (+ C), both in shared memory.
-template <class Element>
-__device__ __forceinline__ void wgmma_multiply(float (&c)[16][4], uint64_t a, uint64_t b,
-                                               bool add) {
-  LONGNET_MULTIPLY(
-      "{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32",
-      " {" LONGNET_D64 "}, %64, %65, p, 1, 1, 0, 0;\n}", LONGNET_ACC16
-      : "l"(a), "l"(b), "r"(int(add)));
-}
+// C (64 x n) = A (64 x 16) B (16 x n) (+ C), both in shared memory.
+#define LONGNET_MULTIPLY_SHARED(n, list, a_place, b_place, add_place, ...)                    \
+  template <class Element>                                                                    \
+  __device__ __forceinline__ void wgmma_multiply(float(&c)[n / 8][4], uint64_t a, uint64_t b, \
+                                                 bool add) {                                  \
+    LONGNET_MULTIPLY("{\n .reg .pred p;\n setp.ne.b32 p, " add_place                          \
+                     ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32",                  \
+                     " {" list "}, " a_place ", " b_place ", p, 1, 1, 0, 0;\n}", __VA_ARGS__  \
+                     : "l"(a), "l"(b), "r"(int(add)));                                        \
+  }
+LONGNET_MULTIPLY_SHARED(128, LONGNET_D64, "%64", "%65", "%66", LONGNET_ACC16)
+LONGNET_MULTIPLY_SHARED(176, LONGNET_D88, "%88", "%89", "%90", LONGNET_ACC22)
+LONGNET_MULTIPLY_SHARED(192, LONGNET_D96, "%96", "%97", "%98", LONGNET_ACC24)
+LONGNET_MULTIPLY_SHARED(224, LONGNET_D112, "%112", "%113", "%114", LONGNET_ACC28)
+
 // C += A (registers) B, whose columns lie along the rows of shared memory.
 template <class Element>
 __device__ __forceinline__ void wgmma_multiply_add(float (&c)[8][4], const uint32_t (&a)[4],
@@ -169,8 +198,15 @@ __device__ __forceinline__ void wgmma_multiply_add(float (&c)[16][4], const uint
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+#undef LONGNET_MULTIPLY_SHARED
+#undef LONGNET_D112
+#undef LONGNET_D96
+#undef LONGNET_D88
 #undef LONGNET_D64
 #undef LONGNET_D32
+#undef LONGNET_ACC28
+#undef LONGNET_ACC24
+#undef LONGNET_ACC22
 #undef LONGNET_ACC16
 #undef LONGNET_ACC8
 #undef LONGNET_ACC4

@@ -12,9 +12,13 @@
 
 namespace longnet {
 
-// kM: blocks of 16 query rows per warp.
-template <int kM, int kDim, int kKeys, class Element>
+// kM: blocks of 16 query rows per warp. kPolynomials: of each four groups of 8 columns, those whose
+// exponentials are polynomials: multiply-add units work beside the special-function units.
+template <int kM, int kDim, int kKeys, class Element, int kPolynomials = 0>
 class SoftmaxRows {
+  // A maximum stays until one is 2^kSlack times as large: O and the sums are rescaled less often.
+  static constexpr float kSlack = 8.0f;
+
  public:
   using Scores = float[kM][kKeys / 8][4];
   using Factors = float[kM][2];
@@ -66,16 +70,18 @@ class SoftmaxRows {
         for (int n = 1; n < kKeys / 8; ++n)
           top = fmaxf(top, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
         const float max = fmaxf(max_[m][h], quad_max(top) * scale_log2);
-        const float base = max == -INFINITY ? 0.0f : max;  // no key seen so far
-        shrink[m][h] = approximate_exp2(max_[m][h] - base);
-        max_[m][h] = max;
+        const bool stays = max - max_[m][h] <= kSlack;  // false before the first key
+        const float base = stays ? max_[m][h] : max == -INFINITY ? 0.0f : max;
+        shrink[m][h] = stays ? 1.0f : approximate_exp2(max_[m][h] - base);
+        if (!stays) max_[m][h] = max;
         float sum = sum_[m][h] * shrink[m][h];
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             float& x = s[m][n][2 * h + i];
-            x = approximate_exp2(fmaf(x, scale_log2, -base));
+            x = fmaf(x, scale_log2, -base);
+            x = n % 4 < kPolynomials ? polynomial_exp2(x) : approximate_exp2(x);
             sum += x;
           }
         }
@@ -85,6 +91,10 @@ class SoftmaxRows {
   }
 
   __device__ __forceinline__ void rescale(const Factors& shrink) {
+    bool needed = false;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) needed = needed || shrink[m][0] != 1.0f || shrink[m][1] != 1.0f;
+    if (!__any_sync(0xFFFFFFFFu, needed)) return;
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -120,6 +130,10 @@ class SoftmaxRows {
   float o[kM][kDim / 8][4];
 
  protected:
+  __device__ __forceinline__ int row_of(int m, int h) const {
+    return first_row_ + m * 16 + accumulator_row(lane_of_thread(), 2 * h);
+  }
+
   int first_row_ = 0;
   float max_[kM][2], sum_[kM][2];
 
@@ -155,10 +169,6 @@ class SoftmaxRows {
       if (n * 8 < in.head_dim)
         store_pair(out + n * 8, o[m][n][2 * h] * scale + keep * before[n][0],
                    o[m][n][2 * h + 1] * scale + keep * before[n][1]);
-  }
-
-  __device__ __forceinline__ int row_of(int m, int h) const {
-    return first_row_ + m * 16 + accumulator_row(lane_of_thread(), 2 * h);
   }
 };
 

@@ -188,7 +188,7 @@ class ShapedKernel : public DeviceKernel {
   bool merges() const override { return true; }
   Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                    MemoryLedger& ledger) const override {
-    const auto shape = find(options);
+    const auto shape = find(grids, options);
     std::string refusal = why_head_dim_unsupported(options.head_dim, most_head_dim());
     if (refusal.empty() && !shape)
       refusal = concat("no tile shape ", shape_, " for head_dim ", options.head_dim);
@@ -201,10 +201,24 @@ class ShapedKernel : public DeviceKernel {
   int64_t most_head_dim() const {
     return std::ranges::max(shapes_, {}, &CompiledShape<Inputs>::head_dim).head_dim;
   }
-  std::optional<CompiledShape<Inputs>> find(const DeviceAttendOptions& options) const {
-    for (const auto& s : fitting_shapes(shapes_, options.element, options.head_dim))
-      if (shape_.empty() || s.name == shape_) return s;
-    return std::nullopt;
+  // The shape that was asked for; else the first one, unless the tiles of another compute many
+  // pairs less: under a causal mask small tiles hide less.
+  std::optional<CompiledShape<Inputs>> find(std::span<const AttendGrid> grids,
+                                            const DeviceAttendOptions& options) const {
+    constexpr double kMuchLess = 0.95;
+    std::vector<CompiledShape<Inputs>> known =
+        fitting_shapes(shapes_, options.element, options.head_dim);
+    std::erase_if(known,
+                  [&](const auto& s) { return shape_.empty() ? s.variant : s.name != shape_; });
+    if (known.empty()) return std::nullopt;
+    CompiledShape<Inputs> best = known.front();
+    if (known.size() == 1) return best;
+    const auto pairs = [&](const CompiledShape<Inputs>& s) {
+      return tiled_pairs(grids, options.causal, s.rows, s.keys);
+    };
+    for (const auto& s : known)
+      if (pairs(s) < kMuchLess * pairs(best)) best = s;
+    return best;
   }
 
   std::string name_;

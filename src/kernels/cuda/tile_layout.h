@@ -57,14 +57,14 @@ struct TileRun {
   const void* k;
   const void* v;
   int64_t stride;       // elements
-  int64_t begin, rows;  // keys [begin, begin + rows) of the task
+  int32_t begin, rows;  // keys [begin, begin + rows) of the task
   KeyLimit limit;
 };
 // One block's work: rows [row, row + kRows) of a task.
 struct TileRef {
   int32_t task, row;
-  int64_t keys;      // keys that at least one row of the tile may see: the first ones of the task
-  int64_t unmasked;  // keys that all rows see
+  int32_t keys;      // keys that at least one row of the tile may see: the first ones of the task
+  int32_t unmasked;  // keys that all rows see
 };
 // Parameters that all tasks of a launch share.
 struct AttendInputs {
@@ -108,8 +108,6 @@ struct TileShape {
 using Shape64 = TileShape<64, 2, 64, true, 2>;
 using Shape128 = TileShape<128, 2, 64, false, 2>;
 using Shape256 = TileShape<256, 1, 32, false, 1>;
-using Shape64Lean = TileShape<64, 2, 64, false, 3>;  // three blocks per SM
-using Shape64Wide = TileShape<64, 2, 128, true, 2>;  // FlashAttention-2's
 using Shape64Small = TileShape<64, 1, 64, true, 4>;
 using Shape128Lean = TileShape<128, 2, 32, false, 2>;
 using Shape128Small = TileShape<128, 1, 64, true, 3>;
