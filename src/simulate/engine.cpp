@@ -31,6 +31,7 @@ class Engine {
                   .bytes_per_s_without_progress = async_ ? 0 : cluster.async_bytes_per_s.value}),
         gatherings_(programs, ranks_),
         lanes_(size_t(ranks_) * kLanes),
+        works_(timed_ ? lanes_.size() : 0),
         slots_(lanes_.size() * kFirstWindow) {
     for (size_t i = 0; i < lanes_.size(); ++i) {
       Lane& lane = lanes_[i];
@@ -50,8 +51,8 @@ class Engine {
     };
     if (overlap_ < 1)
       network_.flowing_changed = [this](Rank rank, double now) {
-        Lane& lane = lanes_[size_t(rank) * kLanes];
-        if (lane.busy) retime(lane, now);
+        const uint32_t id = uint32_t(rank) * kLanes;
+        if (lanes_[id].busy) retime(id, now);
       };
   }
 
@@ -72,8 +73,11 @@ class Engine {
       network_.settle(now);
     }
     check_all_done();
-    for (const SimulatedRank& r : run_.ranks)
-      run_.makespan_s = std::max(run_.makespan_s, r.finish_s);
+    for (const Lane& lane : lanes_) {
+      double& finish = run_.ranks[lane.rank].finish_s;
+      finish = std::max(finish, lane.finish);
+      run_.makespan_s = std::max(run_.makespan_s, finish);
+    }
     run_.messages = network_.messages;
     run_.shared_messages = network_.shared_messages;
     run_.cpu_s = thread_cpu_seconds() - begin;
@@ -90,11 +94,14 @@ class Engine {
     std::span<const CompactOp> ops{};  // of its program, as `next`
     std::span<const double> issued_s{};
     const uint32_t* next = nullptr;
-    double free = 0;  // when it can take the next op
+    double free = 0;    // when it can take the next op
+    double finish = 0;  // of the ops that are over
     uint32_t cursor = 0, mask = kFirstWindow - 1, slots = 0;
     uint32_t rank = 0, lane = 0;
     bool queued = false, busy = false;
-    // The op at work, where events time it (timed_).
+  };
+  // The op at work in a lane, where events time it (timed_).
+  struct Work {
     double left = 0, rate = 1, since = 0, begun = 0;
     uint32_t version = 0;
   };
@@ -159,10 +166,11 @@ class Engine {
       lane.free = begin;
       gather(id, index, begin);
     } else if (is_communication(op.kind)) {
-      const double overhead = network_.overhead_s(channel_of(lane, op));
+      const uint32_t channel = channel_of(lane, op);
+      const double overhead = network_.overhead_s(channel);
       if (timed_ && overhead > 0) return occupy(id, begin, overhead);
       lane.free = begin + overhead;
-      post(lane, index, lane.free);
+      post(channel, lane, index, lane.free);
     } else if (timed_) {
       occupy(id, begin, seconds_of(lane, op));
     } else {
@@ -176,10 +184,9 @@ class Engine {
                                     : in_channels_[in_base_[lane.rank] + uint32_t(op.peer)];
   }
 
-  void post(const Lane& lane, uint32_t index, double at) {
+  void post(uint32_t channel, const Lane& lane, uint32_t index, double at) {
     const CompactOp& op = lane.ops[index];
-    network_.post(channel_of(lane, op), {lane.rank, index, at}, op.amount,
-                  op.kind == OpKind::kSend);
+    network_.post(channel, {lane.rank, index, at}, op.amount, op.kind == OpKind::kSend);
   }
 
   void gather(uint32_t id, uint32_t index, double at) {
@@ -199,7 +206,7 @@ class Engine {
   void gathered(uint32_t number, double end) {
     const Gatherings::Gathering& g = gatherings_[number];
     for (const Gatherings::Member& member : g.members) {
-      const Lane& lane = lanes_[member.lane];
+      Lane& lane = lanes_[member.lane];
       const CompactOp& op = lane.ops[member.index];
       if (timed_) network_.count_flowing(Rank(lane.rank), -1, end);
       record({.rank = Rank(lane.rank),
@@ -213,7 +220,7 @@ class Engine {
 
   void message_done(const MessageSide& send, const MessageSide& recv, double end) {
     for (const MessageSide* side : {&send, &recv}) {
-      const Lane& l = lanes_[side->rank * kLanes + message_lane_];
+      Lane& l = lanes_[side->rank * kLanes + message_lane_];
       const CompactOp& op = l.ops[side->index];
       record({.rank = Rank(side->rank),
               .kind = op.kind,
@@ -226,7 +233,7 @@ class Engine {
     }
   }
 
-  void compute_done(const Lane& lane, uint32_t index, double begin, double end) {
+  void compute_done(Lane& lane, uint32_t index, double begin, double end) {
     const CompactOp& op = lane.ops[index];
     SimulatedRank& rank = run_.ranks[lane.rank];
     (op.kind == OpKind::kMerge     ? rank.merge_s
@@ -244,8 +251,8 @@ class Engine {
     complete(lane, op, end);
   }
 
-  void complete(const Lane& lane, const CompactOp& op, double end) {
-    run_.ranks[lane.rank].finish_s = std::max(run_.ranks[lane.rank].finish_s, end);
+  void complete(Lane& lane, const CompactOp& op, double end) {
+    lane.finish = std::max(lane.finish, end);
     const uint32_t* next = lane.next + op.first_next;
     for (uint32_t i = 0; i < op.num_next; ++i) {
       const uint32_t id = lane.rank * kLanes + (next[i] >> kLaneShift);
@@ -275,37 +282,38 @@ class Engine {
 
   void occupy(uint32_t id, double begin, double seconds) {
     Lane& lane = lanes_[id];
+    Work& work = works_[id];
     lane.busy = true;
-    lane.left = seconds;
-    lane.begun = lane.since = begin;
-    lane.rate = rate_of(lane);
+    work.left = seconds;
+    work.begun = work.since = begin;
+    work.rate = rate_of(lane);
     if (!async_) network_.set_progress(Rank(lane.rank), false, begin);
-    network_.events().push(begin + seconds / lane.rate, EventKind::kLaneEnds, id, ++lane.version);
+    network_.events().push(begin + seconds / work.rate, EventKind::kLaneEnds, id, ++work.version);
   }
 
   double rate_of(const Lane& lane) const {
     return lane.lane == 0 && network_.flowing(Rank(lane.rank)) > 0 ? overlap_ : 1;
   }
 
-  void retime(Lane& lane, double now) {
-    lane.left = std::max(0.0, lane.left - lane.rate * (now - lane.since));
-    lane.since = now;
-    lane.rate = rate_of(lane);
-    network_.events().push(now + lane.left / lane.rate, EventKind::kLaneEnds,
-                           lane.rank * kLanes + lane.lane, ++lane.version);
+  void retime(uint32_t id, double now) {
+    Work& work = works_[id];
+    work.left = std::max(0.0, work.left - work.rate * (now - work.since));
+    work.since = now;
+    work.rate = rate_of(lanes_[id]);
+    network_.events().push(now + work.left / work.rate, EventKind::kLaneEnds, id, ++work.version);
   }
 
   void lane_ends(uint32_t id, uint32_t version, double now) {
     Lane& lane = lanes_[id];
-    if (lane.version != version || !lane.busy) return;
+    if (works_[id].version != version || !lane.busy) return;
     lane.busy = false;
     lane.free = now;
     const uint32_t index = lane.cursor - 1;
     if (!async_) network_.set_progress(Rank(lane.rank), true, now);
-    if (is_communication(lane.ops[index].kind))
-      post(lane, index, now);
+    if (const CompactOp& op = lane.ops[index]; is_communication(op.kind))
+      post(channel_of(lane, op), lane, index, now);
     else
-      compute_done(lane, index, lane.begun, now);
+      compute_done(lane, index, works_[id].begun, now);
     wake(id);
   }
 
@@ -347,7 +355,8 @@ class Engine {
   Network network_;
   Gatherings gatherings_;
   std::vector<Lane> lanes_;
-  std::vector<bool> slow_;  // by rank
+  std::vector<Work> works_;  // by lane
+  std::vector<bool> slow_;   // by rank
   std::vector<Slot> slots_;
   std::vector<uint32_t> awake_;
   // Channels: a rank's outgoing ones follow each other, its incoming ones are listed.

@@ -5,9 +5,9 @@
 // A message starts when both sides have posted it (rendezvous), costs its latency, and then flows
 // at the rate that max-min fair sharing gives it on the links of its route, until its bytes are
 // over; both ops end together. Messages of one (from, to) pair travel one after the other, as MPI
-// and NCCL keep them in order; the next one's latency hides behind the one before. A pair whose
-// links nobody else uses cannot be slowed: its messages are timed the moment both sides are known,
-// without events, which is most of the speed.
+// and NCCL keep them in order; the next one's latency hides behind the one before. A pair that no
+// other can slow (links of its own, or such that all their pairs together cannot fill) has its
+// messages timed the moment both sides are known, without events, which is most of the speed.
 //
 // When ranks p and p + k do the same (Twins, Topology::period), only k of them are
 // simulated: a message to another block of k ranks arrives when that of the block's twin does.
@@ -52,7 +52,7 @@ struct SimulatedRun {
   double makespan_s = 0;
   std::vector<SimulatedRank> ranks{};  // the simulated ones: 0, 1, ...
   int64_t messages = 0;                // sent by these ranks
-  int64_t shared_messages = 0;         // those of them whose links others use
+  int64_t shared_messages = 0;         // those of them that others can slow
   double cpu_s = 0;                    // time of one core that the simulation took
   std::vector<TimelineItem> timeline{};
 };

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <set>
 
 #include "core/testing/test_support.h"
@@ -86,19 +87,19 @@ TEST(Topology, GroupsOfADragonflyShareOneLink) {
   EXPECT_EQ(t.period(), 32);
 }
 
-Route over(std::initializer_list<int> links) {
-  Route r;
-  for (const int link : links) r.add(link);
-  return r;
+FairShare::Flow started(FairShare& share, const std::vector<int>& links) {
+  const FairShare::Flow flow = share.add(links);
+  share.start(flow);
+  return flow;
 }
 
 TEST(FairShare, BandwidthThatAFlowCannotUseGoesToOthers) {  // links of 10 and 2
   FairShare share({10, 2});
-  const auto wide = share.add(over({0})), narrow = share.add(over({0, 1}));
+  const auto wide = started(share, {0}), narrow = started(share, {0, 1});
   EXPECT_EQ(share.update().size(), 2u);
   EXPECT_DOUBLE_EQ(share.rate(wide), 8);
   EXPECT_DOUBLE_EQ(share.rate(narrow), 2);
-  share.remove(narrow);
+  share.stop(narrow);
   EXPECT_THAT(share.update(), ElementsAre(wide));
   EXPECT_DOUBLE_EQ(share.rate(wide), 10);
 }
@@ -106,8 +107,8 @@ TEST(FairShare, BandwidthThatAFlowCannotUseGoesToOthers) {  // links of 10 and 2
 TEST(FairShare, FillsLinkAfterLink) {
   // Link 0 (12): a b c; link 1 (6): c d; link 2 (100): d e. c = d = 3, then a = b = 4.5, e = 97.
   FairShare share({12, 6, 100});
-  const auto a = share.add(over({0})), b = share.add(over({0})), c = share.add(over({0, 1})),
-             d = share.add(over({1, 2})), e = share.add(over({2}));
+  const auto a = started(share, {0}), b = started(share, {0}), c = started(share, {0, 1}),
+             d = started(share, {1, 2}), e = started(share, {2});
   share.update();
   EXPECT_DOUBLE_EQ(share.rate(c), 3);
   EXPECT_DOUBLE_EQ(share.rate(d), 3);
@@ -118,9 +119,9 @@ TEST(FairShare, FillsLinkAfterLink) {
 
 TEST(FairShare, UpdatesOnlyConnectedFlows) {
   FairShare share({10, 10});
-  const auto left = share.add(over({0})), right = share.add(over({1}));
+  const auto left = started(share, {0}), right = started(share, {1});
   share.update();
-  const auto more = share.add(over({1}));
+  const auto more = started(share, {1});
   EXPECT_THAT(share.update(), testing::UnorderedElementsAre(right, more));
   EXPECT_DOUBLE_EQ(share.rate(left), 10);
   EXPECT_DOUBLE_EQ(share.rate(right), 5);
@@ -128,13 +129,26 @@ TEST(FairShare, UpdatesOnlyConnectedFlows) {
 
 TEST(FairShare, AFlowThatUsesALinkTwiceTakesTwice) {
   FairShare share({12});
-  const auto twice = share.add(over({0, 0})), once = share.add(over({0}));
+  const auto twice = started(share, {0, 0}), once = started(share, {0});
   share.update();
   EXPECT_DOUBLE_EQ(share.rate(twice), 4);
   EXPECT_DOUBLE_EQ(share.rate(once), 4);
-  share.remove(twice);
+  share.stop(twice);
   share.update();
   EXPECT_DOUBLE_EQ(share.rate(once), 12);
+}
+
+TEST(FairShare, AFlowStartsAgainAndALinkMayChange) {
+  FairShare share({10, 4});
+  const auto both = started(share, {0, 1}), one = started(share, {0});
+  share.update();
+  EXPECT_DOUBLE_EQ(share.rate(one), 6);
+  share.stop(both);
+  share.start(both);
+  EXPECT_THAT(share.update(), ElementsAre(both));  // as fast as before, from 0 on
+  share.set_capacity(1, std::numeric_limits<double>::infinity());
+  EXPECT_THAT(share.update(), testing::UnorderedElementsAre(one, both));
+  EXPECT_DOUBLE_EQ(share.rate(both), 5);
 }
 
 }  // namespace
