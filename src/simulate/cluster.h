@@ -48,6 +48,7 @@ struct LinkSpec {
   Quantity channel_bytes_per_s{};    // one channel of a pair of ranks; 0: no limit
   Quantity shared_bytes_per_s{};     // all such traffic of a node together; 0: no limit
   Quantity ll_bytes_per_s{};         // most that NCCL's LL protocol moves in one node; 0: any
+  Quantity device_share{};           // of the device's cores, that messages hold while they move
 };
 
 // Speed of attention: one measured or published figure.

@@ -162,6 +162,8 @@ void fields(FileObject& f, LinkSpec& link) {
   quantity(f, "channel_bytes_per_s", link.channel_bytes_per_s, kOptional);
   quantity(f, "shared_bytes_per_s", link.shared_bytes_per_s, kOptional);
   quantity(f, "ll_bytes_per_s", link.ll_bytes_per_s, kOptional);
+  quantity(f, "device_share", link.device_share,
+           {.limits = {.min = 0, .max = 0.9}, .required = false});
 }
 
 void fields(FileObject& f, KernelRow& row) {

@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "schedule/accounting.h"
+#include "schedule/registry.h"
 #include "schedule/row_map.h"
 #include "simulate/compact_program.h"
 #include "simulate/cost_model.h"
@@ -31,6 +32,8 @@ class Compiler {
         lower_collectives(sharded_, schedule_.program(rank), rank, plan_.lowering);
     LooseProgram loose;
     loose.ops.reserve(program.ops.size());
+    rank_ = rank;
+    under_way_.clear();
     loose.memory_by_tag = program.memory_by_tag();
     for (const auto& [tag, bytes] : loose.memory_by_tag) loose.memory_bytes += bytes;
     double operators = 0;
@@ -60,9 +63,14 @@ class Compiler {
           const int64_t bytes = bytes_of(o.what);
           out.bytes_sent += bytes;
           ++out.messages_sent;
+          under_way(o.to, bytes, true, out);
           put(OpKind::kSend, o.to, double(bytes));
         },
-        [&](const Recv& o) { put(OpKind::kRecv, o.from, double(bytes_of(o.what))); },
+        [&](const Recv& o) {
+          const int64_t bytes = bytes_of(o.what);
+          under_way(o.from, bytes, false, out);
+          put(OpKind::kRecv, o.from, double(bytes));
+        },
         [&](const AllGather& o) {
           const int64_t all = bytes_of(o.into);
           // Rings and trees pass on rows of others: each rank sends an equal part of all bytes
@@ -76,7 +84,9 @@ class Compiler {
         [](const ReduceScatter&) {
           check(false, "a reduce_scatter is lowered before it is timed");
         },
-        [&](const Attend& o) { put(OpKind::kAttend, o.branch, attend_s(o, false, out)); },
+        [&](const Attend& o) {
+          put(OpKind::kAttend, o.branch, beside_messages(attend_s(o, false, out), op, out));
+        },
         [&](const Merge& o) {
           const int64_t bytes = bytes_of(o.from);
           if (holds_sum(program.slots[size_t(o.from.slot)].kind))
@@ -91,7 +101,8 @@ class Compiler {
           put(OpKind::kDelta, -1, cost_.delta_s(bytes_of(o.output) + grad_out));
         },
         [&](const AttendBackward& o) {
-          put(OpKind::kAttendBackward, o.branch, attend_s(o.attend(), true, out));
+          const double alone = attend_s(o.attend(), true, out);
+          put(OpKind::kAttendBackward, o.branch, beside_messages(alone, op, out));
         },
         [&](const Gemm& o) {
           out.gemm_flops += gemm_flops(o);
@@ -130,6 +141,45 @@ class Compiler {
     out.pairs += (backward ? 2.5 : 1) * c.pairs;
     out.beyond_table |= c.beyond_table;
     return c.seconds;
+  }
+
+  // ---- messages that hold a share of the device while they move (LinkSpec::device_share) ----
+
+  // A library has few channels for a peer where a communicator spans nodes. A schedule's messages
+  // have one communicator, but for the rings inside nodes of a double ring.
+  bool is_inside_node() const {
+    const int node = cluster_.node_size();
+    return sharded_.layout.world_size() <= node ||
+           (schedule_.algorithm == "double_ring" && node % double_ring_inner(sharded_) == 0);
+  }
+  void under_way(Rank peer, int64_t bytes, bool is_send, const LooseProgram& out) {
+    const LinkSpec& link = cluster_.intra;
+    if (link.device_share.value == 0 || !inside_node_) return;
+    if (peer / cluster_.node_size() != rank_ / cluster_.node_size()) return;
+    under_way_.push_back(
+        {int(out.ops.size()), double(bytes) / link.bandwidth_bytes_per_s.value, is_send});
+  }
+  // Seconds of an attend that takes `alone`, of which messages posted before it that it does not
+  // wait for take their share as long as they move: it runs slower until then. Messages that go
+  // and come at once hold the same share.
+  double beside_messages(double alone, const Op& op, const LooseProgram& out) {
+    if (under_way_.empty()) return alone;
+    const int first = under_way_.front().op;
+    std::vector<bool> awaited(out.ops.size() - size_t(first), false);
+    const auto wait_for = [&](const std::vector<int>& ops) {
+      for (const int before : ops)
+        if (before >= first) awaited[size_t(before - first)] = true;
+    };
+    wait_for(op.after);
+    for (size_t i = awaited.size(); i-- > 0;)
+      if (awaited[i]) wait_for(out.ops[size_t(first) + i].after);
+    std::array<double, 2> moving{};
+    for (const UnderWay& m : under_way_)
+      if (!awaited[size_t(m.op - first)]) moving[m.is_send] += m.seconds;
+    under_way_.clear();
+    const double left = 1 - cluster_.intra.device_share.value;
+    const double slowed = std::min(std::max(moving[0], moving[1]), alone / left);
+    return alone + (1 - left) * slowed;
   }
 
   // Ranks of a node pass on the same pieces of a branch, one after the other: counts them once.
@@ -190,6 +240,14 @@ class Compiler {
   const ClusterSpec& cluster_;
   const CollectivePlan& plan_;
   CostModel cost_;
+  struct UnderWay {
+    int op;
+    double seconds;
+    bool is_send;
+  };
+  bool inside_node_ = is_inside_node();
+  Rank rank_ = 0;                    // whose program is compiled
+  std::vector<UnderWay> under_way_;  // messages since its last attend
   std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;
 };
 

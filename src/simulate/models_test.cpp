@@ -156,6 +156,32 @@ TEST(CostModel, AMergeIsAKernelPartOfTheAttendOrOperators) {
   EXPECT_DOUBLE_EQ(CostModel(c, s).merge_s(4000, true), 4e-6 + 46000 / 1e12);
 }
 
+// A ring of 4 ranks in a node: three attends run beside a hop that takes a quarter of the device.
+TEST(CostModel, MessagesInANodeTakeTheirShareFromTheAttendsBesideThem) {
+  const AttentionProblem problem{
+      .seq_len = 8192, .num_heads = 1, .num_kv_heads = 1, .dtype = DType::kBFloat16};
+  const auto attend_s = [&](const char* algorithm, int gpus_per_node, double share,
+                            double bandwidth) {
+    ClusterSpec c = plain_cluster({.gpus_per_node = gpus_per_node, .intra_bandwidth = bandwidth});
+    c.intra.device_share.value = share;
+    const ShardedProblem s{problem, dense_pattern(8192), {8192, 4}};
+    const ProgramSet set = compile(make_schedule(find_algorithm(algorithm), s, Pass::kForward),
+                                   {.ranks = 4}, c, plan_collectives(c, "ring", 4));
+    double sum = 0;
+    for (const CompactOp& op : set.of(0).lanes[0])
+      if (op.kind == OpKind::kAttend) sum += op.amount;
+    return sum;
+  };
+  const double block = 4.0 * 64 * 2048 * 2048 / 1e14, hop = 2.0 * 2048 * 64 * 2 / 4e11;
+  EXPECT_NEAR(attend_s("ring", 4, 0, 4e11), 4 * block, 1e-12);
+  EXPECT_NEAR(attend_s("ring", 4, 0.25, 4e11), 4 * block + 3 * hop * 0.25, 1e-12);
+  // A hop that outlasts its attend takes its share all the time.
+  EXPECT_NEAR(attend_s("ring", 4, 0.25, 1e9), block + 3 * block / 0.75, 1e-12);
+  // Nothing runs beside a gather; between nodes a peer has few channels.
+  EXPECT_NEAR(attend_s("all_gather", 4, 0.25, 4e11), 4 * block, 1e-12);
+  EXPECT_NEAR(attend_s("ring", 2, 0.25, 4e11), 4 * block, 1e-12);
+}
+
 TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {
   ClusterSpec c = plain_cluster();
   c.device.launch_s = {5e-6, "test"};

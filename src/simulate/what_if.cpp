@@ -188,7 +188,10 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
   }
   if (w.merge) c.merge = *w.merge;
   if (w.host_s) c.host_s = {*w.host_s, "what if"};
-  if (w.overlap_efficiency) c.overlap_efficiency = {*w.overlap_efficiency, "what if"};
+  if (w.overlap_efficiency) {  // in place of what the file says
+    c.overlap_efficiency = {*w.overlap_efficiency, "what if"};
+    c.intra.device_share = {};
+  }
   return c;
 }
 
