@@ -1,5 +1,8 @@
 // `lnbench simulate`: the points of a config on a modelled cluster. No MPI, no GPU.
+#include <malloc.h>
+
 #include <algorithm>
+#include <limits>
 
 #include "core/check.h"
 #include "io/sha256.h"
@@ -41,6 +44,9 @@ void check_trace(const Options& options, const std::vector<Simulated>& points) {
 }  // namespace
 
 int run_simulate(const Options& options) {
+  // Programs of thousands of ranks are made and dropped one after the other: keep their pages.
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   const Config config = read_config(options);
   print_notes(options, config);
   const ClusterSpec simulated = read_cluster(options, config);  // before any what-if

@@ -114,6 +114,28 @@ TEST(SimulatePoint, ReplicasOfAModelExchangeGradients) {
   EXPECT_LT(3 * alone.timing.median_s, 1.2 * one.timing.median_s);
 }
 
+// K and V move around the ring, weights and their gradients by doubling: neither a shift nor an
+// exclusive or alone moves both.
+TEST(SimulatePoint, RanksOfAStepAreMergedWhereItsCollectivesDouble) {
+  SimulatePoint how = on_h100();
+  for (const char* algorithm : {"ring", "usp"}) {
+    Point point = model_point(algorithm, 64);
+    point.params.layout = LayoutKind::kZigzag, point.params.problem.causal = true;
+    point.params.collective = "recursive_doubling";
+    point = on_cluster({point}, how).at(0);
+    const SimulatedPoint few = simulate_point(point, how);
+    how.collapse = false;
+    const SimulatedPoint all = simulate_point(point, how);
+    how.collapse = true;
+    EXPECT_EQ(few.record.status, PointStatus::kOk) << few.record.reason;
+    EXPECT_EQ(few.run.ranks.size(), 8u) << algorithm;
+    EXPECT_EQ(all.run.ranks.size(), 64u);
+    EXPECT_DOUBLE_EQ(few.run.makespan_s, all.run.makespan_s) << algorithm;
+    for (size_t p = 0; p < 64; ++p)
+      EXPECT_DOUBLE_EQ(all.run.ranks[p].finish_s, few.run.ranks[p % 8].finish_s);
+  }
+}
+
 TEST(SimulatePoint, PassesAndScopesThatHaveNoProgramSaySo) {
   const SimulatePoint how = on_h100();
   Point point = model_point("ring", 4);

@@ -57,7 +57,7 @@ class Packer {
   }
 
   int offset_of(const LooseOp& op) const {
-    const int offset = twins_.offset(rank_, op.peer);
+    const int offset = twins_.offset_of(rank_, op.peer);
     check(offset != 0, "rank ", rank_, " sends to itself");
     return offset;
   }

@@ -3,8 +3,8 @@
 //
 // A schedule has a period k when the program of rank p + k is that of rank p with every rank moved
 // by k around the ring of P (registry.h declares it, a test proves it). Then k programs stand for
-// all P: a ring of 4096 ranks needs one of 16 K ops instead of 67 M ops. Recursive doubling turns
-// the ring into a hypercube (Twins::exclusive_or): there too, k programs stand for all.
+// all P: a ring of 4096 ranks needs one of 16 K ops instead of 67 M ops. Recursive doubling makes a
+// hypercube of the ring (Twins::exclusive_or): there too, k programs stand for all.
 //
 // Each rank has lanes that work in program order: with `streams` one for attention (all that
 // computes), one for copies (pack) and one for communication; with `in_order` a single one. A lane
@@ -13,6 +13,7 @@
 // same lane are left out.
 #pragma once
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -75,7 +76,7 @@ struct ProgramTotals {
 struct CompactProgram : ProgramTotals {
   std::array<std::vector<CompactOp>, kLanes> lanes{};
   std::vector<uint32_t> next{};  // lane << kLaneShift | index in the lane
-  // Ranks that messages go to and come from, as Twins::offset from the own one, ascending.
+  // Ranks that messages go to and come from, as Twins::offset_of from the own one, ascending.
   std::vector<int> out_offsets{}, in_offsets{};
   std::vector<CompactCollective> collectives{};
   // When the host has issued each op, where it takes time to (ClusterSpec::host_s); else empty.
@@ -88,19 +89,28 @@ struct CompactProgram : ProgramTotals {
 int index_in(const std::vector<int>& offsets, int offset);
 
 // Which ranks do the same: rank p and p + k, for every multiple k of the period, with each rank
-// that its program names k further around the ring. With `exclusive_or` p and p ^ k, and each rank
-// r at r ^ k: the partners of recursive doubling, p ^ 1, p ^ 2, p ^ 4, lie on either side. The
-// numbers of ranks and of the period are powers of two then.
+// that its program names k further around the ring. With `exclusive_or` partners of recursive
+// doubling are an exception: p ^ 8, p ^ 16, ... (powers of two from the period on) lie before some
+// twins and behind others, and each has its own. P and the period are powers of two then, and no
+// other message goes as far as one of these powers: they are told apart by the distance.
+//
+//   P = 16, period 4, rank 1: its neighbours 2 and 0 are those of rank 5 at 6 and 4; its partners
+//   1 ^ 4 = 5 and 1 ^ 8 = 9 those of rank 5 at 5 ^ 4 = 1 and 5 ^ 8 = 13.
 struct Twins {
   int ranks = 1, period = 1;
   bool exclusive_or = false;
-  // The rank that lies at `offset` from p, and the offset that `other` lies at.
-  Rank at(Rank p, int offset) const { return exclusive_or ? p ^ offset : (p + offset) % ranks; }
-  int offset(Rank p, Rank other) const {
-    return exclusive_or ? p ^ other : (other - p % ranks + ranks) % ranks;
+  // An offset below `ranks` counts ranks around the ring; `ranks` + d stands for the partner p ^ d.
+  Rank at(Rank p, int offset) const {
+    return offset < ranks ? (p + offset) % ranks : p ^ (offset - ranks);
+  }
+  int offset_of(Rank p, Rank other) const {
+    const int apart = p ^ other;
+    if (exclusive_or && apart >= period && std::has_single_bit(unsigned(apart)))
+      return ranks + apart;
+    return (other - p % ranks + ranks) % ranks;
   }
   // The offset of p from the rank that lies at `offset` from p.
-  int back(int there) const { return offset(there, 0); }
+  int back(int offset) const { return offset < ranks ? (ranks - offset) % ranks : offset; }
 };
 
 struct ProgramSet : Twins {

@@ -251,38 +251,39 @@ class Compiler {
   std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;
 };
 
-// True when the op sends to no rank from `end` on, and receives from none.
-bool stays_below(const Action& what, Rank end) {
-  const auto* exchange = std::get_if<AllToAll>(&what);
-  for (int i = 0; exchange && i < exchange->group.count; ++i)
-    if (exchange->group[i] >= end) return false;
-  const auto* send = std::get_if<Send>(&what);
-  const auto* recv = std::get_if<Recv>(&what);
-  return (!send || send->to < end) && (!recv || recv->from < end);
-}
-
 // The twins of a schedule whose gathers and reduce_scatters double. A shift moves groups onto
 // groups and partners onto partners, but for those of all ranks: p ^ 1, p ^ 2 and p ^ 4 lie on
-// either side. An exclusive or moves these, if all other messages and smaller groups stay in a block
-// of the period, which it moves as a shift does.
-// Where the number of all ranks is no power of two, a ring runs in their group.
+// either side. Within a block of the period a partner is the same one for all twins, and so are
+// smaller groups that lie in it; beyond it Twins::exclusive_or tells partners from neighbours, if
+// the block is longer than any way of these that is a power of two. Where the number of all ranks
+// is no power of two, a ring runs in their group.
 Twins doubling_twins(const Schedule& schedule, const Twins& twins) {
   bool all_double = false, moves = true;
-  for (Rank p = 0; p < twins.period && twins.period < twins.ranks; ++p)
-    for (const Op& op : schedule.program(p).ops) {
-      const auto* gather = std::get_if<AllGather>(&op.what);
-      const auto* reduce = std::get_if<ReduceScatter>(&op.what);
-      if (!gather && !reduce) {
-        moves = moves && stays_below(op.what, twins.period);
-        continue;
-      }
-      const RankGroup& g = gather ? gather->group : reduce->group;
+  int block = twins.period;
+  for (Rank p = 0; p < twins.period && twins.period < twins.ranks; ++p) {
+    const auto message_to = [&](Rank other) {
+      const int around = Twins{twins.ranks}.offset_of(p, other);
+      const int way = std::min(around, twins.ranks - around);
+      if (std::has_single_bit(unsigned(way))) block = std::max(block, 2 * way);
+    };
+    const auto gather_of = [&](const RankGroup& g) {
       const bool all = g == RankGroup{.count = twins.ranks};
       all_double = all_double || all;
       for (int i = 0; i < g.count; ++i) moves = moves && (all || g[i] < twins.period);
-    }
+    };
+    for (const Op& op : schedule.program(p).ops)
+      visit_op(
+          op.what, [&](const AllGather& o) { gather_of(o.group); },
+          [&](const ReduceScatter& o) { gather_of(o.group); },
+          [&](const Send& o) { message_to(o.to); }, [&](const Recv& o) { message_to(o.from); },
+          [&](const AllToAll& o) {
+            for (int i = 0; i < o.group.count; ++i) message_to(o.group[i]);
+          },
+          [](const auto&) {});
+  }
   if (!all_double || !std::has_single_bit(unsigned(twins.ranks))) return twins;
-  return {twins.ranks, moves ? twins.period : twins.ranks, moves};
+  moves = moves && block < twins.ranks;
+  return {twins.ranks, moves ? block : twins.ranks, moves};
 }
 
 }  // namespace
