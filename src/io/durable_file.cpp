@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "core/check.h"
 
@@ -49,6 +51,18 @@ void DurableFile::truncate(int64_t bytes) {
 
 bool DurableFile::lock(bool alone) {
   return ::flock(fd_, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+void replace_file(const std::string& folder, const std::string& name, const std::string& text) {
+  const std::string target = (std::filesystem::path(folder) / name).string();
+  const std::string temporary = target + ".tmp";
+  DurableFile(temporary, O_WRONLY | O_CREAT | O_TRUNC).write_all(text);
+  const int rc = std::rename(temporary.c_str(), target.c_str());
+  check(rc == 0, "cannot rename ", temporary, ": ", std::strerror(errno));
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;  // some file systems do not open folders; the rename itself was done
+  ::fsync(fd);
+  ::close(fd);
 }
 
 }  // namespace longnet

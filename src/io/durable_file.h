@@ -30,4 +30,7 @@ class DurableFile {
   int fd_;
 };
 
+// Readers see the old file or the new one, never half of it.
+void replace_file(const std::string& folder, const std::string& name, const std::string& text);
+
 }  // namespace longnet

@@ -1,11 +1,8 @@
 #include "io/result.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -137,7 +134,7 @@ Result read_result_file(const std::string& path) {
   const auto timelines =
       read_timelines(fs::path(path).replace_filename("timelines.jsonl").string());
   JsonNode points = n.take("points");
-  if (!has_kind<std::vector<PointRecord>>(points))
+  if (!points.is_array() || !has_kind<std::vector<PointRecord>>(points))
     throw UsageError(path, ": points: must be a list of objects", kDamaged);
   for (JsonNode& point : points.items) {
     const auto timeline = timelines.find(point.text("id"));
@@ -150,22 +147,6 @@ Result read_result_file(const std::string& path) {
     from_json(*summary, r.summary);
   }
   return r;
-}
-
-void sync_folder(const std::string& directory) {
-  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;  // some file systems do not open folders; the rename itself was done
-  ::fsync(fd);
-  ::close(fd);
-}
-
-// Readers see the old file or the new one, never half of it.
-void replace_file(const std::string& directory, const std::string& name, const std::string& text) {
-  const std::string target = (fs::path(directory) / name).string(), temporary = target + ".tmp";
-  DurableFile(temporary, O_WRONLY | O_CREAT | O_TRUNC).write_all(text);
-  const int rc = std::rename(temporary.c_str(), target.c_str());
-  check(rc == 0, "cannot rename ", temporary, ": ", std::strerror(errno));
-  sync_folder(directory);
 }
 
 // A run that was killed before its run.json stood may have left half of it.
@@ -348,10 +329,18 @@ ResultWriter ResultWriter::create(Result head, const std::string& root) {
 
 ResultWriter ResultWriter::resume(const std::string& directory, const Result& now,
                                   bool allow_changed_machine, bool alone) {
-  if (!fs::exists(fs::path(directory) / "run.json"))
+  const fs::path manifest = fs::path(directory) / "run.json";
+  if (!fs::exists(manifest))
     throw UsageError("'", directory,
                      "' holds no run.json, so there is nothing to resume\n  hint: name the folder "
                      "that a run printed, e.g. results/<utc>-<name>-<rev>");
+  const fs::path folder = (fs::path(directory) / "").parent_path();  // "a/" is "a"
+  for (const fs::path& path : {folder, manifest})
+    if (fs::is_symlink(path))
+      throw UsageError("'", path.string(),
+                       "' is a symbolic link, and a resumed run follows none\n  hint: name the "
+                       "place itself: ",
+                       fs::canonical(path).string());
   // run.json, not result.json: points.jsonl is the truth.
   Result then = read_manifest(directory);
   then.path = directory;

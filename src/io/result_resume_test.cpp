@@ -110,6 +110,24 @@ TEST(ResultWriter, ResumeRefusesAChangedManifest) {
               HasSubstr("run.json' is damaged"));
 }
 
+TEST(ResultWriter, ResumeFollowsNoLink) {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const std::string directory = ResultWriter::create(head(), folder.path("results")).directory();
+  fs::create_directory_symlink(directory, folder.path("link"));
+  for (const std::string& link : {folder.path("link"), folder.path("link/")})
+    EXPECT_THAT(usage_error([&] { ResultWriter::resume(link, head()); }),
+                testing::AllOf(HasSubstr("link' is a symbolic link"), HasSubstr(directory)));
+  EXPECT_EQ(usage_error([&] { ResultWriter::resume(directory + "/", head()); }), "");
+  fs::create_directory_symlink(folder.path("results"), folder.path("above"));  // as a site has them
+  const std::string below = folder.path("above/") + fs::path(directory).filename().string();
+  EXPECT_EQ(usage_error([&] { ResultWriter::resume(below, head()); }), "");
+  fs::rename(directory + "/run.json", directory + "/other.json");
+  fs::create_symlink("other.json", directory + "/run.json");
+  EXPECT_THAT(usage_error([&] { ResultWriter::resume(directory, head()); }),
+              HasSubstr("run.json' is a symbolic link"));
+}
+
 TEST(ResultWriter, AFolderHasOneRun) {
   const TemporaryFolder folder;
   std::string directory;

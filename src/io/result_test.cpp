@@ -199,6 +199,12 @@ TEST(ReadResult, RefusesValuesOfAnotherKind) {
   JsonNode changed = whole;
   changed.find("points")->items[0].find("timing")->set("median_s", "fast");
   EXPECT_THAT(refusal(changed), HasSubstr("median_s: a string cannot stand here"));
+  for (const JsonNode& none : {JsonNode(), JsonNode::object()}) {
+    changed.set("points", none);
+    EXPECT_THAT(refusal(changed), HasSubstr("points: must be a list"));
+  }
+  changed.take("points");
+  EXPECT_THAT(refusal(changed), HasSubstr("points: must be a list"));
   EXPECT_EQ(refusal(whole), "");
 }
 
