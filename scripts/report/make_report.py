@@ -33,6 +33,7 @@ from report.training import STEPS_FILE, Training, load_training  # noqa: E402
 from report.validation import load_validation  # noqa: E402
 
 EXIT_USAGE, EXIT_DRAWING = 2, 3
+FILES = ("result.json", "run.json", "points.jsonl", "timelines.jsonl", STEPS_FILE)  # of a result
 PACKAGES = {"vl_convert": "vl-convert-python"}  # by module, where the names differ
 
 
@@ -82,6 +83,9 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def make_context(directories: list[Path]) -> Context:
+    for path in (directory / name for directory in directories for name in FILES):
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ResultError(f"{path}: it is no regular file\n  hint: move it away")
     loaders = [load_training if (directory / STEPS_FILE).is_file() else load_run for directory in directories]
     runs: list[Run] = [load(directory, index) for index, (load, directory) in enumerate(zip(loaders, directories))]
     if len({isinstance(run, Training) for run in runs}) > 1:

@@ -479,6 +479,13 @@ class Results(unittest.TestCase):
                 self.assertEqual(make_report.main([str(directory), *options]), 2, options)
             self.assertIn(options[1], said.getvalue())
         self.assertTrue(pipe.is_fifo())
+        for name in ("result.json", "run.json", "points.jsonl", "timelines.jsonl"):
+            other = write_result(self.folder / f"with-{name}", full_sweep()[:12])
+            (other / name).unlink(missing_ok=True)
+            os.mkfifo(other / name)
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                self.assertEqual(make_report.main([str(other)]), 2, name)
+            self.assertIn(f"{name}: it is no regular file", said.getvalue())
 
     def test_csv_has_all_rows_and_exact_numbers(self) -> None:
         ctx = context(full_sweep())
