@@ -105,6 +105,7 @@ std::string format_seconds(double s) {
   if (s < 999.5e-6) return three_digits(s * 1e6) + " us";
   if (s < 999.5e-3) return three_digits(s * 1e3) + " ms";
   if (s < 119.5) return three_digits(s) + " s";
+  if (s >= 1e3 * 365.25 * 86400) return print("%.3g years", s / (365.25 * 86400));
   const auto whole = std::llround(s);
   if (whole < 7200) return concat(whole / 60, " min ", whole % 60, " s");
   if (whole < 172800) return concat(whole / 3600, " h ", whole % 3600 / 60, " min");

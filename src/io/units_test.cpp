@@ -58,6 +58,7 @@ TEST(Seconds, ReadableAtEveryScale) {
   EXPECT_EQ(format_seconds(2.5e-5), "25 us");
   EXPECT_EQ(format_seconds(125), "2 min 5 s");
   EXPECT_EQ(format_seconds(7300), "2 h 1 min");
+  EXPECT_EQ(format_seconds(1e30), "3.17e+22 years");
   EXPECT_EQ(format_seconds(0), "0 s");
   EXPECT_EQ(format_seconds(NAN), "-");
   EXPECT_EQ(format_si(1.234e12, "FLOP/s"), "1.23 TFLOP/s");

@@ -18,7 +18,8 @@ ClusterSpec read_cluster(const ClusterRequest& request, const Config& config) {
         "or \"cluster\": {\"file\": ...} in ",
         config.path);
   const fs::path beside = fs::path(config.path).parent_path() / file;
-  return load_cluster(!fs::exists(file) && fs::exists(beside) ? beside.string() : file);
+  if (!fs::exists(file) && fs::exists(beside)) return load_cluster(beside.string());
+  return load_cluster(find_shipped("clusters", file));
 }
 
 std::vector<SimulatePoint> read_variants(const ClusterRequest& request, const Config& config,

@@ -20,8 +20,8 @@ struct ClusterRequest {
   bool no_collapse = false;
 };
 
-// The config's file is a path from here, or from the config's folder. Throws UsageError where
-// neither names a cluster.
+// The config's file is a path from here or from the config's folder, or a shipped name. Throws
+// UsageError where neither names a cluster.
 ClusterSpec read_cluster(const ClusterRequest& request, const Config& config);
 // Returns at least one. Throws UsageError for a what-if that stands there twice.
 std::vector<SimulatePoint> read_variants(const ClusterRequest& request, const Config& config,

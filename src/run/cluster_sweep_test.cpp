@@ -29,6 +29,9 @@ TEST(ClusterSweep, TheCommandsClusterElseTheConfigs) {
   config.cluster.file = "beside_a_config.json";
   std::ofstream(testing::TempDir() + config.cluster.file) << cluster_to_json(small);
   EXPECT_EQ(read_cluster({}, config).num_nodes(), 2);
+  config.cluster.file = "h100";
+  EXPECT_EQ(read_cluster({}, config).name, "h100-ndr400");
+  config.cluster.file = "beside_a_config.json";
   EXPECT_GT(read_cluster({.cluster = kShipped}, config).num_nodes(), 2);
 }
 

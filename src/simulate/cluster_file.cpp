@@ -15,18 +15,21 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Beyond these a sum of a simulation is no number any more, or an int overflows.
-constexpr double kMostGpus = 1 << 24, kGreatest = 1e30;
-constexpr Limits kPositive{.min = 0, .max = kGreatest, .min_excluded = true},
-    kNotNegative{.min = 0, .max = kGreatest};
+// Beyond these a sum of a simulation is no number any more, or an int overflows. `kAmount`: rates a
+// second, bytes, rows; no machine has less than one.
+constexpr double kMostGpus = 1 << 24;
+constexpr Limits kAmount{.min = 1, .max = 1e30}, kAmountOrZero{.min = 0, .max = 1e30},
+    kSeconds{.min = 0, .max = 1e6}, kRatio{.min = 1e-6, .max = 1e6};
 
 struct Kind {
-  Limits limits = kPositive;
+  Limits limits = kAmount;
   bool required = true, whole = false;
 };
 constexpr Kind kCount{.limits = {.min = 1, .max = kMostGpus}, .whole = true};
 constexpr Kind kOptional{.required = false};
-constexpr Kind kOptionalOrZero{.limits = kNotNegative, .required = false};
+constexpr Kind kOptionalOrZero{.limits = kAmountOrZero, .required = false};
+constexpr Kind kOptionalSeconds{.limits = kSeconds, .required = false};
+constexpr Kind kOptionalRatio{.limits = kRatio, .required = false};
 
 // An object of a file. Each field is read from it, where it is there, into the spec, and written
 // from the spec into `written`. With `writing` there is nothing to read, and nothing is missing.
@@ -91,7 +94,9 @@ class FileObject : public JsonReader {
   }
   template <class Fn>
   void object(std::string_view key, Fn fn) {
-    FileObject inner(take(key), path_of(key), problems(), writing_);
+    const JsonNode* const given = take(key);
+    if (!has(key, true)) return missing(key, "an object; see those of configs/clusters/");
+    FileObject inner(given, path_of(key), problems(), writing_);
     fn(inner);
     inner.unknown_keys();
     write(key, inner.written);
@@ -141,11 +146,11 @@ void alpha(FileObject& f, AlphaBand& a) {
     return f.missing("alpha_s", "write { \"value\": 1e-6, \"source\": \"...\" }");
   f.object("alpha_s", [&](FileObject& inner) {
     if (inner.has("value", !a.is_band())) {
-      inner.field("value", a.seconds[0], kNotNegative);
+      inner.field("value", a.seconds[0], kSeconds);
       a.seconds[1] = a.seconds[2] = a.seconds[0];
     } else {
       for (const AlphaSet set : kAlphaSets) {
-        inner.field(to_string(set), a.seconds[size_t(set)], kNotNegative);
+        inner.field(to_string(set), a.seconds[size_t(set)], kSeconds);
         inner.require({to_string(set)}, "give all three, or one \"value\"");
       }
     }
@@ -157,8 +162,8 @@ void fields(FileObject& f, LinkSpec& link) {
   alpha(f, link.alpha_s);
   quantity(f, "bandwidth_bytes_per_s", link.bandwidth_bytes_per_s, {});
   quantity(f, "ports_per_node", link.ports_per_node, kCount);
-  quantity(f, "overhead_s", link.overhead_s, kOptionalOrZero);
-  quantity(f, "call_s", link.call_s, kOptionalOrZero);
+  quantity(f, "overhead_s", link.overhead_s, kOptionalSeconds);
+  quantity(f, "call_s", link.call_s, kOptionalSeconds);
   quantity(f, "channel_bytes_per_s", link.channel_bytes_per_s, kOptional);
   quantity(f, "shared_bytes_per_s", link.shared_bytes_per_s, kOptional);
   quantity(f, "ll_bytes_per_s", link.ll_bytes_per_s, kOptional);
@@ -170,27 +175,27 @@ void fields(FileObject& f, KernelRow& row) {
   f.require({"rows", "head_dim", "dtype", "causal", "flops_per_s"},
             "every row of the table has it");
   if (f.has("kernel", !row.kernel.empty())) f.field("kernel", row.kernel);
-  f.field("rows", row.rows, kPositive);
-  f.field("head_dim", row.head_dim, kPositive);
+  f.field("rows", row.rows, kAmount);
+  f.field("head_dim", row.head_dim, kAmount);
   f.field("dtype", row.dtype);
   f.field("causal", row.causal);
   if (f.has("backward", row.backward)) f.field("backward", row.backward);
-  f.field("flops_per_s", row.flops_per_s, kPositive);
+  f.field("flops_per_s", row.flops_per_s, kAmount);
   f.source(row.source);
 }
 
 void fields(FileObject& f, AttendModel& m) {
   f.require({"head_dim", "dtype", "causal", "block_rows", "block_s", "query_s", "key_s", "pair_s"},
             "every model has it; lnbench calibrate writes them");
-  f.field("head_dim", m.head_dim, kPositive);
+  f.field("head_dim", m.head_dim, kAmount);
   f.field("dtype", m.dtype);
   f.field("causal", m.causal);
   if (f.has("backward", m.backward)) f.field("backward", m.backward);
   f.field("block_rows", m.block_rows, kCount.limits);
-  f.field("block_s", m.block_s, kNotNegative);
-  f.field("query_s", m.query_s, kNotNegative);
-  f.field("key_s", m.key_s, kNotNegative);
-  f.field("pair_s", m.pair_s, kPositive);
+  f.field("block_s", m.block_s, kSeconds);
+  f.field("query_s", m.query_s, kSeconds);
+  f.field("key_s", m.key_s, kSeconds);
+  f.field("pair_s", m.pair_s, Limits{.min = 0, .max = kSeconds.max, .min_excluded = true});
   f.source(m.source);
 }
 
@@ -209,13 +214,13 @@ void fields(FileObject& f, DeviceSpec& d) {
   });
   quantity(f, "memory_bytes", d.memory_bytes, {});
   quantity(f, "memory_bandwidth_bytes_per_s", d.memory_bandwidth_bytes_per_s, {});
-  quantity(f, "launch_s", d.launch_s, {.limits = kNotNegative});
-  quantity(f, "fill_rows", d.fill_rows, kOptionalOrZero);
+  quantity(f, "launch_s", d.launch_s, {.limits = kSeconds});
+  quantity(f, "fill_rows", d.fill_rows, {.limits = {.min = 0, .max = 1e9}, .required = false});
   quantity(f, "pack_bytes_per_s", d.pack_bytes_per_s, kOptional);
   quantity(f, "merge_bytes_per_s", d.merge_bytes_per_s, kOptional);
   quantity(f, "sum_bytes_per_s", d.sum_bytes_per_s, kOptional);
   quantity(f, "delta_bytes_per_s", d.delta_bytes_per_s, kOptional);
-  quantity(f, "alone_speed", d.alone_speed, kOptional);
+  quantity(f, "alone_speed", d.alone_speed, kOptionalRatio);
   f.list("attend", d.attend, "a list of { rows, head_dim, dtype, causal, flops_per_s, source }");
   f.list("attend_model", d.attend_model, "");
   if (f.has("kernel", !d.kernel.empty())) f.field("kernel", d.kernel);
@@ -225,7 +230,7 @@ void fields(FileObject& f, TopologySpec& t) {
   f.field("kind", t.kind);
   if (t.kind == TopologyKind::kFatTree || t.kind == TopologyKind::kRailOptimised) {
     quantity(f, "nodes_per_leaf", t.nodes_per_leaf, kCount);
-    quantity(f, "taper", t.taper, {});
+    quantity(f, "taper", t.taper, {.limits = kRatio});
   } else if (t.kind == TopologyKind::kTorus) {
     if (f.has("dimensions", true))
       f.object("dimensions", [&](FileObject& dimensions) {
@@ -239,7 +244,7 @@ void fields(FileObject& f, TopologySpec& t) {
     quantity(f, "nodes_per_group", t.nodes_per_group, kCount);
     quantity(f, "global_bytes_per_s", t.global_bytes_per_s, {});
   }
-  quantity(f, "hop_s", t.hop_s, kOptionalOrZero);
+  quantity(f, "hop_s", t.hop_s, kOptionalSeconds);
 }
 
 void fields(FileObject& f, CollectiveNames& c) {
@@ -272,9 +277,9 @@ void fields(FileObject& f, ClusterSpec& c) {
   f.sourced("async_progress", c.async_progress, c.async_progress_source);
   quantity(f, "async_bytes_per_s", c.async_bytes_per_s, kOptionalOrZero);
   quantity(f, "overlap_efficiency", c.overlap_efficiency,
-           {.limits = {.min = 0, .max = 1, .min_excluded = true}});
-  quantity(f, "host_s", c.host_s, kOptional);
-  quantity(f, "error", c.error, kOptional);
+           {.limits = {.min = kRatio.min, .max = 1}});
+  quantity(f, "host_s", c.host_s, kOptionalSeconds);
+  quantity(f, "error", c.error, kOptionalRatio);
 }
 
 void check_sizes(FileObject& f, const ClusterSpec& c) {

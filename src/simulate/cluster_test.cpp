@@ -67,9 +67,9 @@ TEST(Cluster, ReportsEveryProblemWithItsPlace) {
   EXPECT_THAT(
       error_of(replaced(h100(), "\"source\": \"NVIDIA DGX H100 data sheet\"", "\"source\": \"\"")),
       HasSubstr("gpus_per_node.source: is missing"));
-  EXPECT_THAT(
-      error_of(replaced(h100(), "\"value\": 48500000000.0", "\"value\": 0")),
-      HasSubstr("links.inter.bandwidth_bytes_per_s.value: must be a number greater than 0"));
+  EXPECT_THAT(error_of(replaced(h100(), "\"value\": 48500000000.0", "\"value\": 0")),
+              HasSubstr("links.inter.bandwidth_bytes_per_s.value: must be a number at least 1 and "
+                        "at most 1e+30"));
   EXPECT_THAT(error_of(replaced(h100(), "\"value\": 512", "\"value\": 512.5")),
               HasSubstr("nodes.value: must be whole"));
   EXPECT_THAT(error_of(replaced(h100(), "\"nccl_ll\": 2.7e-06,", "")),
@@ -78,10 +78,33 @@ TEST(Cluster, ReportsEveryProblemWithItsPlace) {
               HasSubstr("async_progress"));
   EXPECT_THAT(error_of(replaced(h100(), "\"nccl_ring\"", "\"nccl_pat\"")),
               HasSubstr("collectives.all_gather: NCCL's PAT needs one GPU per node"));
-  EXPECT_THAT(error_of("{}"), HasSubstr("schema_version: is missing"));
+  EXPECT_THAT(error_of("{}"), HasSubstr("c.json:1: schema_version: is missing"));
+  EXPECT_THAT(error_of("{}"), HasSubstr("c.json:1: links: is missing"));
   for (const char* nodes : {"3e9", "1e300", "4000000"})
     EXPECT_NE(error_of(replaced(h100(), "\"value\": 512", concat("\"value\": ", nodes))), "")
         << nodes;
+}
+
+TEST(Cluster, NumbersThatNoMachineHasAreRefused) {
+  using Path = std::vector<std::string>;
+  for (const auto& [path, wrong] : std::vector<std::pair<Path, std::vector<double>>>{
+           {{"device", "memory_bandwidth_bytes_per_s"}, {1e-300, 0.5, 1e31}},
+           {{"device", "launch_s"}, {-1, 1e7}},
+           {{"device", "fill_rows"}, {-1, 1e10}},
+           {{"links", "intra", "bandwidth_bytes_per_s"}, {1e-300, 0.5, 1e31}},
+           {{"links", "inter", "call_s"}, {-1, 1e7}},
+           {{"topology", "taper"}, {1e-300, 1e7}},
+           {{"overlap_efficiency"}, {1e-300, 1.5}},
+           {{"error"}, {1e-300, 1e7}}})
+    for (const double value : wrong) {
+      JsonNode cluster = parse_json(h100(), "c.json");
+      JsonNode* node = &cluster;
+      for (const std::string& key : path) node = node->find(key);
+      node->set("value", value);
+      EXPECT_THAT(usage_error([&] { parse_cluster(dump_json(cluster), "c.json"); }),
+                  HasSubstr(join(path, ".") + ".value: must be a number at least"))
+          << value;
+    }
 }
 
 TEST(Cluster, WhatIfScalesOrReplaces) {
@@ -98,7 +121,8 @@ TEST(Cluster, WhatIfScalesOrReplaces) {
   for (const char* wrong :
        {"bandwith=1", "bandwidth", "bandwidth=x", "bandwidth=0", "overlap=2", "nodes=1.5",
         "latency=-1", "straggler=0.2@", "straggler=0.2@1.5", "straggler=0.2x0", "straggler=-1",
-        "straggler=x8", "straggler=0.2@-1", "nodes=1e9", "gpus_per_node=9e18", "bandwidth=1e300"})
+        "straggler=x8", "straggler=0.2@-1", "nodes=1e9", "gpus_per_node=9e18", "bandwidth=1e300",
+        "bandwidth=1e-300", "overlap=1e-300"})
     EXPECT_NE(usage_error([&] { parse_what_if(wrong); }), "") << wrong;
   for (const char* large : {"nodes=16777216", "nodes=16777216,gpus_per_node=16777216"})
     EXPECT_NE(usage_error([&] { apply(c, parse_what_if(large)); }), "") << large;

@@ -24,12 +24,14 @@ const std::pair<const char*, std::optional<double> WhatIf::*> kReplacements[] = 
     {"nodes", &WhatIf::nodes},
     {"overlap", &WhatIf::overlap_efficiency},
     {"host", &WhatIf::host_s}};
-constexpr double kMaxRanks = 1 << 24, kMaxNumber = 1e12;
+constexpr double kMaxRanks = 1 << 24, kMaxNumber = 1e12, kMinNumber = 1e-12;  // beside 0
 
 std::optional<double> parse_number(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !(std::abs(value) <= kMaxNumber)) return std::nullopt;
+  const double size = std::abs(value);
+  if (text.empty() || *end != '\0' || !(size <= kMaxNumber)) return std::nullopt;
+  if (size > 0 && size < kMinNumber) return std::nullopt;
   return value;
 }
 
