@@ -26,6 +26,8 @@ class Usage(Case):
             self.assertNotIn("Examples:", out)
             # Algorithms are listed where a config's algorithms matter.
             self.assertEqual("Algorithms:" in out, command in ("plan", "run", "check", "simulate"), command)
+            for line in out.splitlines():
+                self.assertLessEqual(len(line), 100, f"{command}: {line}")
 
     def test_mistakes_on_the_command_line(self):
         for args in ((), ("dance",), ("run",), ("run", self.config, "--ranks", "0"), ("plan", self.config, "--dot"),
@@ -60,6 +62,12 @@ class Usage(Case):
         text = self.expect(0, "list", "clusters").stdout
         self.assertEqual(sum(not line.startswith("#") for line in text.splitlines()), len(names["cluster"]))
         self.assertLessEqual(max(map(len, self.expect(0, "list").stdout.splitlines())), 100)
+
+    def test_a_shipped_config_finds_its_cluster_from_anywhere(self):
+        for config in ("quick-cluster", "longest-sequence-cluster"):
+            done = subprocess.run([LNBENCH, "simulate", config, "--filter", "seq_len==256K && ranks==64", "-o", str(self.path / config)],
+                                  capture_output=True, text=True, cwd=self.path, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_completion(self):
         def completed(*words):

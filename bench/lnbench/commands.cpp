@@ -261,6 +261,7 @@ void add_compare_options(CLI::App& command, Options& o) {
   command.add_flag(
       "--any-transport", o.any_transport,
       "Compare points of different transports as well: nccl with nccl_registered, say");
+  add_progress(command, o);
   add_table(command, o);
 }
 

@@ -25,9 +25,8 @@ std::string algorithm_list() {
 
 constexpr const char* kNotes =
     "Token counts are integers or K, M, B (2^10, 2^20, 2^30).\n"
-    "Exit codes: 0 ok, 1 a point failed or was wrong, or there is none, 2 usage or config, 3 "
-    "machine not usable,\n"
-    "            4 stopped early (resumable), 5 regression.";
+    "Exit codes: 0 ok, 1 a point failed or was wrong, or there is none, 2 usage or config,\n"
+    "            3 machine not usable, 4 stopped early (resumable), 5 regression.";
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -37,6 +36,23 @@ constexpr const char* kExamples =
     "  lnbench simulate configs/figure5-cluster.json --cluster configs/clusters/h100-ndr400.json\n"
     "  lnbench recommend --cluster configs/clusters/h100-ndr400.json --seq-len 16M --ranks 64\n"
     "  lnbench report results/20260101T000000Z-quick-abc1234";
+
+// Descriptions on lines of 100 characters in all.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(option->get_description(), width());
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::ostringstream out;
+    CLI::detail::format_help(out, command->get_display_name(true),
+                             wrapped(command->get_description(), width()), get_column_width());
+    return out.str();
+  }
+
+ private:
+  size_t width() const { return 100 - get_column_width(); }
+};
 
 // As a user would type it again.
 std::string command_line_text(int argc, char** argv) {
@@ -50,6 +66,7 @@ int dispatch(int argc, char** argv) {
   o.command_line = command_line_text(argc, argv);
   CLI::App app{"LongNet-Bench: dilated and exact distributed attention, measured and checked.",
                "lnbench"};
+  app.formatter(std::make_shared<HelpFormatter>());
   app.footer(kNotes);  // below the help of every command
   app.require_subcommand(1);
   const BuildInfo build = build_info();

@@ -24,6 +24,14 @@ void expect_errors(const std::vector<Mistake>& mistakes) {
   }
 }
 
+TEST(ConfigMistakes, OneHintForSeveralInARow) {
+  const std::string error =
+      error_of(with(R"("measure": { "warmup": "a", "min_samples": "b", "target_ci": "c" })"));
+  EXPECT_THAT(error, HasSubstr("warmup: must be an integer, is \"a\"\ndir/x.json:3: measure.min_"
+                               "samples: must be an integer, is \"b\"\n  hint: "));
+  EXPECT_THAT(error, testing::EndsWith("  hint: write it without quotes"));
+}
+
 TEST(ConfigMistakes, TheModelAndTheRun) {
   expect_errors({
       {with(R"("modle": {})"), "dir/x.json:3: modle:", "unknown key", "did you mean 'model'?"},

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "io/units.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {
@@ -30,24 +31,6 @@ std::string csv_cell(const JsonNode& value) {
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
   return quoted + "\"";
-}
-
-// Words of `text` on lines of kWidth, the first behind `before`, the others behind `then`.
-void write_wrapped(std::ostream& out, std::string_view before, std::string_view then,
-                   std::string_view text) {
-  std::string now(before);
-  bool empty = true;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
-    if (!empty && now.size() + end > kWidth) {
-      out << now.substr(0, now.size() - 1) << "\n";
-      now = then;
-    }
-    now += concat(text.substr(0, end), " ");
-    empty = false;
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  out << now.substr(0, now.size() - 1) << "\n";
 }
 
 std::string markdown_cell(std::string text) {
@@ -113,7 +96,7 @@ std::ostream& TableWriter::line() {
 void TableWriter::note(std::string_view text) {
   std::ostream& out = line();
   if (style_.format == TableFormat::kText && !style_.wide)
-    write_wrapped(out, "# ", "#   ", text);
+    out << wrapped(text, kWidth, "# ", "#   ") << "\n";
   else
     (style_.format == TableFormat::kText ? out : *style_.notes) << "# " << text << "\n";
   out << std::flush;
@@ -188,7 +171,7 @@ void TableWriter::text_row(const std::vector<JsonNode>& cells, std::string_view 
   last_note_ = note;
   std::ostream& out = line();
   out << (colour.empty() ? text : concat("\x1b[", colour, "m", text, "\x1b[0m")) << "\n";
-  for (const std::string& more : below) write_wrapped(out, kBelow, kBelow, more);
+  for (const std::string& more : below) out << wrapped(more, kWidth, kBelow, kBelow) << "\n";
   out << std::flush;
 }
 

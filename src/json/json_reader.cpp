@@ -26,20 +26,26 @@ std::string shown(const JsonNode& node) {
 
 void Problems::add(const JsonNode& where, std::string_view path, std::string_view what,
                    std::string_view hint) {
-  if (texts_.size() >= kMost) {
+  if (problems_.size() >= kMost) {
     ++more_;
     return;
   }
-  std::string text =
-      concat(where.where(), ": ", path.empty() ? "" : path, path.empty() ? "" : ": ", what);
-  if (!hint.empty()) text += concat("\n  hint: ", hint);
-  if (std::find(texts_.begin(), texts_.end(), text) == texts_.end()) texts_.push_back(text);
+  const Problem problem{
+      concat(where.where(), ": ", path.empty() ? "" : path, path.empty() ? "" : ": ", what),
+      std::string(hint)};
+  if (std::ranges::find(problems_, problem) == problems_.end()) problems_.push_back(problem);
 }
 
 void Problems::throw_if_any() const {
-  if (texts_.empty()) return;
-  const std::string more = more_ > 0 ? concat("\n... and ", more_, " more problems") : "";
-  throw UsageError(join(texts_, "\n") + more);
+  if (problems_.empty()) return;
+  std::string text;
+  for (size_t i = 0; i < problems_.size(); ++i) {
+    const auto& [what, hint] = problems_[i];
+    const bool said_below = i + 1 < problems_.size() && problems_[i + 1].hint == hint;
+    text += concat(i > 0 ? "\n" : "", what);
+    if (!hint.empty() && !said_below) text += concat("\n  hint: ", hint);
+  }
+  throw UsageError(text, more_ > 0 ? concat("\n... and ", more_, " more problems") : "");
 }
 
 bool read_json(const JsonNode& node, const std::string& path, Problems& problems, std::string& out,

@@ -15,15 +15,19 @@ namespace longnet {
 
 class Problems {
  public:
-  // `where` gives file and line.
+  // `where` gives file and line. A hint that several in a row share stands below the last.
   void add(const JsonNode& where, std::string_view path, std::string_view what,
            std::string_view hint);
-  bool empty() const { return texts_.empty(); }
+  bool empty() const { return problems_.empty(); }
   void throw_if_any() const;  // UsageError with the first 20
 
  private:
   static constexpr size_t kMost = 20;  // errors: a file of another program has many more
-  std::vector<std::string> texts_;
+  struct Problem {
+    std::string what, hint;
+    bool operator==(const Problem&) const = default;
+  };
+  std::vector<Problem> problems_;
   int64_t more_ = 0;
 };
 

@@ -76,4 +76,23 @@ std::string two_columns(std::span<const std::pair<std::string, std::string>> row
   return text;
 }
 
+std::string wrapped(std::string_view text, size_t width, std::string_view before,
+                    std::string_view then) {
+  std::string lines, line(before);
+  bool empty = true;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    if (!empty && line.size() + end > width) {
+      line.back() = '\n';
+      lines += line;
+      line = then;
+    }
+    line += concat(text.substr(0, end), " ");
+    empty = false;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  if (!line.empty()) line.pop_back();
+  return lines + line;
+}
+
 }  // namespace longnet

@@ -1,4 +1,4 @@
-// Small helpers for text: the nearest known word, hex numbers, columns.
+// Small helpers for text: the nearest known word, hex numbers, columns, lines.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -36,5 +36,10 @@ uint64_t from_hex(std::string_view text);
 
 // One indented line per (name, meaning), the meanings below each other.
 std::string two_columns(std::span<const std::pair<std::string, std::string>> rows);
+
+// The words of `text` on lines of at most `width` characters (a longer word has its own), the first
+// line behind `before`, the others behind `then`.
+std::string wrapped(std::string_view text, size_t width, std::string_view before = "",
+                    std::string_view then = "");
 
 }  // namespace longnet

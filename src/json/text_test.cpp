@@ -15,5 +15,12 @@ TEST(Text, TwoColumnsTakeNamesOfAnyLength) {
   EXPECT_EQ(two_columns({}), "");
 }
 
+TEST(Text, WrapsBetweenWords) {
+  EXPECT_EQ(wrapped("one two three", 9, "# ", "#   "), "# one two\n#   three");
+  EXPECT_EQ(wrapped("one two three", 13), "one two three");
+  EXPECT_EQ(wrapped("a long_word_of_its_own b", 5), "a\nlong_word_of_its_own\nb");
+  EXPECT_EQ(wrapped("", 5), "");
+}
+
 }  // namespace
 }  // namespace longnet
