@@ -42,6 +42,7 @@ preflight() {
   echo "srun: $SRUN_BIND; mpirun: $MPIRUN_BIND"
   on_each_node bash -c "$topology"
   on_each_node "$LNBENCH" env --check || [ "$STRICT" != 1 ] || return 3
+  [ "$(launch echo rank | grep -c rank)" = 1 ] && return  # a rank alone has none to speak to
   launch "$LNBENCH" comm --max-bytes 1MiB "${gpu[@]}"
 }
 

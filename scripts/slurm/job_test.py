@@ -132,6 +132,13 @@ class Mpirun(JobCase):
         self.assertEqual(said.count("lnbench run ended with 4"), 1)
         self.check_result(2, 2)
 
+    def test_a_rank_alone_has_none_to_speak_to(self):
+        self.write_config(2, 1)
+        self.submit("lnbench_mpirun.sh", RANKS="1", code=0)
+        result = json.loads((self.result / "result.json").read_text())
+        self.assertEqual(sorted(p["status"] for p in result["points"]), ["ok", "skipped_unsupported"])
+        self.assertNotIn("ranks (mpi)", pathlib.Path(f"{self.result}.job.txt").read_text())
+
     def test_nothing_is_measured_where_ranks_cannot_speak(self):
         said = self.submit("lnbench_mpirun.sh", code=3, LNBENCH="/bin/false")
         self.assertIn(f"preflight failed, see {self.result}.job.txt", said)
