@@ -24,6 +24,8 @@ void print(const ClusterSpec& c, const Calibration& m) {
     std::cout << concat("  ", a.head_dim, " ", to_string(a.dtype), " ", a.causal, " ",
                         a.block_s * 1e6, " ", a.query_s * 1e9, " ", a.key_s * 1e9, " ",
                         a.pair_s * 1e9, a.backward ? "  backward\n" : "\n");
+  for (const GemmTime& t : m.model.gemms)
+    std::cout << concat("  product ", t.flops, " FLOP ", t.bytes, " B ", t.seconds * 1e6, " us\n");
   for (const auto* times : {&m.intra.exchange, &m.inter.exchange})
     for (const MessageTime& t : *times)
       std::cout << concat("  ", times == &m.intra.exchange ? "intra " : "inter ", t.bytes, " B ",

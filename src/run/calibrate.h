@@ -6,6 +6,7 @@
 #pragma once
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct CalibrationBudget {
   bool quick = false;                                    // fewer and smaller shapes of attends
   Effort kernel{}, link{.seconds = 0.4, .min_runs = 7};  // for a shape of attends; a message size
   Effort overlap{.seconds = 0.5, .min_runs = 9};
+  Effort model{.seconds = 3, .min_runs = 5};  // steps of one width
   std::vector<int64_t> head_dims{32, 64, 128};
   double largest_message_s = 0.25;  // sizes end where one exchange takes longer
   int64_t max_message_bytes = int64_t{16} << 20, bandwidth_array = int64_t{128} << 20;
@@ -85,6 +87,23 @@ struct KernelMeasurement {
 // Collective over the ranks of `comm`, all at work at the same time. `threads` of each rank.
 KernelMeasurement measure_kernels(Communicator& comm, int threads, const CalibrationBudget& budget);
 
+// ---- ops of training steps of models (calibrate_model.cpp) ----
+//
+// Whole steps of a few widths run, and each op is timed where it stands, with what the op before it
+// has left in the caches.
+
+struct MovedBytes {
+  double bytes = 0, seconds = 0;
+  double per_s() const { return bytes / seconds; }
+};
+struct ModelMeasurement {
+  std::vector<GemmTime> gemms{};
+  std::map<RowFunction, MovedBytes> row_wise{};
+  MovedBytes cross_entropy{}, update{};
+};
+// Collective, as measure_kernels. fp32.
+ModelMeasurement measure_model(Communicator& comm, int threads, const CalibrationBudget& budget);
+
 // Seconds of one attend of 2048 x 2048 rows, head_dim 64, fp32: of a rank alone, or all at work.
 double measure_one_attend(Communicator& comm, int threads, const CalibrationBudget& budget);
 
@@ -136,6 +155,7 @@ struct Calibration {
   int nodes = 1, ranks_per_node = 1, threads = 1;
   double peak = 0, bandwidth = 0, alone_speed = 1;
   KernelMeasurement kernel{};
+  ModelMeasurement model{};
   LinkMeasurement intra{}, inter{};
   OverlapMeasurement overlap{};
   bool has_intra() const { return ranks_per_node > 1; }

@@ -106,8 +106,24 @@ class ClusterWriter {
       d.alone_speed = measured(m_.alone_speed,
                                "speed of an attend on one rank while the others rest, over that "
                                "while all work");
+    add_model(d);
     for (const AttendMeasurement& a : m_.kernel.attends) add_attend(a, d);
     return d;
+  }
+
+  void add_model(DeviceSpec& d) const {
+    const GemmFit fit = fit_gemm(m_.model.gemms);
+    const std::string fitted =
+        concat("fitted to ", m_.model.gemms.size(), " products of training steps; ", off_text(fit));
+    d.gemm_flops[DType::kFloat32] = measured(fit.flops_per_s, fitted);
+    if (fit.bytes_per_s > 0) d.gemm_bytes_per_s = measured(fit.bytes_per_s, fitted);
+    const std::string_view moved = "in training steps, bytes read and written";
+    for (const auto& [function, total] : m_.model.row_wise)
+      d.row_wise_bytes_per_s[function] =
+          measured(total.per_s(), concat(to_string(function), " ", moved));
+    d.cross_entropy_bytes_per_s =
+        measured(m_.model.cross_entropy.per_s(), concat("cross-entropy ", moved));
+    d.update_bytes_per_s = measured(m_.model.update.per_s(), concat("AdamW ", moved));
   }
 
   void add_attend(const AttendMeasurement& a, DeviceSpec& d) const {
@@ -214,6 +230,7 @@ CalibrationBudget calibration_budget(bool quick) {
           .kernel = {.seconds = 0.01, .min_runs = 3},
           .link = kShort,
           .overlap = kShort,
+          .model = kShort,
           .head_dims = {64},
           .largest_message_s = 0.02,
           .max_message_bytes = int64_t{1} << 20,
@@ -237,6 +254,8 @@ Calibration calibrate(World& world, const CalibrationBudget& budget,
   say("kernels");
   m.kernel =
       world.run([&](Communicator& comm) { return measure_kernels(comm, m.threads, budget); });
+  say("training steps of models");
+  m.model = world.run([&](Communicator& comm) { return measure_model(comm, m.threads, budget); });
   say("one rank alone against all at work");
   if (world.size() > 1) m.alone_speed = measure_alone_speed(world, m.threads, budget);
   if (world.size() == 1) return m;

@@ -45,6 +45,20 @@ TEST(Calibrate, LinksAndKernelsAreMeasured) {
   });
 }
 
+TEST(Calibrate, EveryOpOfAStepIsTimed) {
+  run_on_threads(2, [&](Communicator& comm) {
+    const ModelMeasurement m = measure_model(comm, 1, {.quick = true, .model = kOnce});
+    // Two widths; two layers of 6 products forward, of which 2 are done again, and 12 backward; 3
+    // of the loss.
+    EXPECT_EQ(m.gemms.size(), 2u * (2 * (6 + 2 + 12) + 3));
+    for (const GemmTime& t : m.gemms) EXPECT_GT(t.seconds, 0);
+    EXPECT_EQ(m.row_wise.size(), enum_values<RowFunction>().size());
+    for (const auto& [function, moved] : m.row_wise) EXPECT_GT(moved.seconds, 0);
+    EXPECT_GT(m.cross_entropy.per_s(), 0);
+    EXPECT_GT(m.update.per_s(), 0);
+  });
+}
+
 TEST(Calibrate, AWorldOfThreadsKnowsItsRanks) {
   World world(3);
   EXPECT_TRUE(world.is_root());
@@ -88,6 +102,9 @@ TEST(Calibrate, AClusterIsWhatWasMeasured) {
   for (const double n : {16, 64, 256, 512, 1024})  // a microsecond a block, a nanosecond a pair
     attends.times.push_back(
         {{.blocks = 1, .queries = n, .key_rows = n, .pairs = n * n}, 1e-6 + 1e-9 * n * n});
+  c.model.gemms = {{1e9, 1e6, 0.01 + 1e-4}, {2e9, 1e6, 0.02 + 1e-4}};
+  c.model.row_wise[RowFunction::kGelu] = {3e9, 0.5};
+  c.model.cross_entropy = {2e9, 1}, c.model.update = {1e9, 1};
   attends.rows.push_back({.rows = 512, .head_dim = 64, .flops_per_s = 1e10});
   c.kernel.attends.push_back(attends);
   AttendMeasurement& backward = c.kernel.attends.back();
@@ -108,6 +125,10 @@ TEST(Calibrate, AClusterIsWhatWasMeasured) {
   ASSERT_EQ(spec.device.attend_model.size(), 2u);
   EXPECT_EQ(spec.device.sum_bytes_per_s.value, 3e9);
   EXPECT_EQ(spec.device.delta_bytes_per_s.value, 4e9);
+  EXPECT_NEAR(spec.device.gemm_flops.at(DType::kFloat32).value, 1e11, 1e3);
+  EXPECT_NEAR(spec.device.gemm_bytes_per_s.value, 1e10, 1e2);
+  EXPECT_EQ(spec.device.cross_entropy_bytes_per_s.value, 2e9);
+  EXPECT_EQ(spec.device.update_bytes_per_s.value, 1e9);
   EXPECT_TRUE(spec.device.attend_model[1].backward && spec.device.attend[1].backward);
   EXPECT_EQ(spec.device.attend_model[1].block_rows, kBackwardBlockRows);
   EXPECT_NEAR(spec.device.attend_model[0].pair_s, 1e-9, 1e-12);
@@ -122,6 +143,9 @@ TEST(Calibrate, AClusterIsWhatWasMeasured) {
   const ClusterSpec read = parse_cluster(cluster_to_json(spec), "here.json");
   EXPECT_EQ(read.device.launch_s.value, 1e-6);
   EXPECT_TRUE(read.device.attend_model[1].backward);
+  ASSERT_EQ(read.device.row_wise_bytes_per_s.size(), 1u);
+  EXPECT_EQ(read.device.row_wise_bytes_per_s.at(RowFunction::kGelu).value, 6e9);
+  EXPECT_EQ(read.device.gemm_bytes_per_s.value, spec.device.gemm_bytes_per_s.value);
 }
 
 class TemporaryFile {

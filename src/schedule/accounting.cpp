@@ -137,6 +137,24 @@ double gemm_flops(const Gemm& op) {
   return 2.0 * double(into.rows) * double(into.cols) * double(op.transpose_a ? a.rows : a.cols);
 }
 
+int64_t matrix_bytes(const ShardedProblem& s, const RankProgram& program, const ModelOp& op) {
+  const auto bytes_of = [&](const MatrixView& m) {
+    const TensorKind kind = program.slots[size_t(m.view.slot)].kind;
+    const DType dtype = holds_stored(kind) ? s.problem.dtype : DType::kFloat32;
+    return m.rows * m.cols * dtype_bytes(dtype);
+  };
+  int64_t bytes = 0;
+  for (const MatrixView& m : op.from) bytes += bytes_of(m);
+  for (const MatrixView& m : op.into) {
+    const SlotTag tag = program.slots[size_t(m.view.slot)].tag;
+    const bool adds = tag == SlotTag::kWeightGradients || tag == SlotTag::kOptimizer ||
+                      tag == SlotTag::kWeights || tag == SlotTag::kLogits ||
+                      (op.accumulate && &m == &op.into.back());
+    bytes += bytes_of(m) * (adds ? 2 : 1);
+  }
+  return bytes;
+}
+
 int64_t RankAccount::memory_bytes() const {
   int64_t sum = 0;
   for (const auto& [tag, bytes] : memory_by_tag) sum += bytes;

@@ -35,6 +35,9 @@ void for_each_query_range(const ShardedProblem& sharded, const Attend& op, Fn fn
 }
 
 double gemm_flops(const Gemm& op);
+// Bytes that a model's op reads and writes, each matrix once; what it adds to, or a function
+// overwrites, twice.
+int64_t matrix_bytes(const ShardedProblem& sharded, const RankProgram& program, const ModelOp& op);
 
 // An all-gather counts as each member sending its own rows to every other member: group size - 1
 // messages, the least that any algorithm must deliver. Lowered all-gathers (sends and receives)

@@ -135,4 +135,11 @@ AttendFit fit_attend(std::span<const AttendTime> times) {
   return {fit, c[0], c[1], c[2], c[3]};
 }
 
+GemmFit fit_gemm(std::span<const GemmTime> times) {
+  const auto counts_of = [](const GemmTime& t) { return std::vector<double>{t.flops, t.bytes}; };
+  const Fit fit = fit_nonnegative(times, counts_of, /*positive=*/0);
+  const double byte_s = fit.coefficients[1];
+  return {fit, 1 / fit.coefficients[0], byte_s > 0 ? 1 / byte_s : 0};
+}
+
 }  // namespace longnet

@@ -3,6 +3,7 @@
 // Costs are sums of parts, each a count times a coefficient that cannot be negative:
 //   a message    seconds = alpha + bytes / bandwidth
 //   an attend    seconds = blocks * b + queries * q + key rows * k + pairs * p
+//   a product    seconds = FLOPs / flops_per_s + bytes / bytes_per_s
 // The coefficients make the sum of the squared *relative* errors least, so that a message of 1 KB
 // counts as much as one of 16 MB. (Non-negative least squares: Lawson and Hanson, Solving Least
 // Squares Problems, 1974, chapter 23; with four unknowns every subset can be tried.)
@@ -36,5 +37,14 @@ struct AttendFit : FitErrors {
 };
 // Needs four measurements, else throws Error. pair_s is positive.
 AttendFit fit_attend(std::span<const AttendTime> times);
+
+struct GemmTime {
+  double flops = 0, bytes = 0, seconds = 0;
+};
+struct GemmFit : FitErrors {
+  double flops_per_s = 0, bytes_per_s = 0;  // 0 bytes_per_s: bytes take no time
+};
+// Needs two measurements, else throws Error.
+GemmFit fit_gemm(std::span<const GemmTime> times);
 
 }  // namespace longnet

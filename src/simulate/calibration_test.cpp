@@ -63,5 +63,17 @@ TEST(Calibration, AttendIsSplitIntoItsParts) {
   EXPECT_LT(fit.max_rel_error, 1e-6);
 }
 
+TEST(Calibration, AProductIsItsFlopsAndItsBytes) {
+  std::vector<GemmTime> times;
+  for (const auto& [flops, bytes] : {std::pair{1e9, 1e6}, {1e9, 1e7}, {1e8, 1e7}, {1e10, 1e6}})
+    times.push_back({flops, bytes, flops / 1e11 + bytes / 1e10});
+  const GemmFit fit = fit_gemm(times);
+  EXPECT_NEAR(fit.flops_per_s, 1e11, 1e3);
+  EXPECT_NEAR(fit.bytes_per_s, 1e10, 1e2);
+  EXPECT_LT(fit.max_rel_error, 1e-9);
+  for (GemmTime& t : times) t.seconds = t.flops / 1e11;
+  EXPECT_EQ(fit_gemm(times).bytes_per_s, 0);
+}
+
 }  // namespace
 }  // namespace longnet

@@ -152,7 +152,8 @@ ClosedFormTime tapered_tree() {
 ClusterSpec plain_cluster(const PlainCluster& s) {
   const auto q = [](double v) { return Quantity{v, "chosen"}; };
   ClusterSpec c{.name = "chosen", .nodes = q(s.nodes), .gpus_per_node = q(s.gpus_per_node)};
-  c.device = {.name = "chosen", .memory_bytes = q(80e9), .memory_bandwidth_bytes_per_s = q(1e12)};
+  c.device.name = "chosen";
+  c.device.memory_bytes = q(80e9), c.device.memory_bandwidth_bytes_per_s = q(1e12);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     c.device.peak_flops[dtype] = q(1e15);
     for (const bool causal : {false, true})

@@ -85,6 +85,10 @@ struct DeviceSpec {
   std::string name{};
   std::map<DType, Quantity> peak_flops{};
   std::map<DType, Quantity> gemm_flops{};  // per second, of large products; models need it
+  Quantity gemm_bytes_per_s{};             // their matrices, besides; 0: hidden behind FLOPs
+  // Bytes that functions of models read and write; 0, or not there: at the memory's bandwidth.
+  std::map<RowFunction, Quantity> row_wise_bytes_per_s{};
+  Quantity cross_entropy_bytes_per_s{}, update_bytes_per_s{};
   Quantity memory_bytes{}, memory_bandwidth_bytes_per_s{};
   std::vector<KernelRow> attend{};
   std::string kernel{};  // that runs: one of those in `attend`

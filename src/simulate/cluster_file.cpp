@@ -201,15 +201,22 @@ void fields(FileObject& f, AttendModel& m) {
 
 void fields(FileObject& f, DeviceSpec& d) {
   f.field("name", d.name);
-  const auto by_dtype = [](FileObject& speeds, std::map<DType, Quantity>& out) {
-    for (const DType dtype : enum_values<DType>())
-      if (speeds.has(to_string(dtype), out.contains(dtype)))
-        quantity(speeds, to_string(dtype), out[dtype], {});
+  const auto by_name = [](FileObject& speeds, auto& out) {
+    using Name = std::remove_cvref_t<decltype(out)>::key_type;
+    for (const Name name : enum_values<Name>())
+      if (speeds.has(to_string(name), out.contains(name)))
+        quantity(speeds, to_string(name), out[name], {});
   };
   if (f.has("gemm_flops", !d.gemm_flops.empty()))
-    f.object("gemm_flops", [&](FileObject& speeds) { by_dtype(speeds, d.gemm_flops); });
+    f.object("gemm_flops", [&](FileObject& speeds) { by_name(speeds, d.gemm_flops); });
+  quantity(f, "gemm_bytes_per_s", d.gemm_bytes_per_s, kOptional);
+  if (f.has("row_wise_bytes_per_s", !d.row_wise_bytes_per_s.empty()))
+    f.object("row_wise_bytes_per_s",
+             [&](FileObject& speeds) { by_name(speeds, d.row_wise_bytes_per_s); });
+  quantity(f, "cross_entropy_bytes_per_s", d.cross_entropy_bytes_per_s, kOptional);
+  quantity(f, "update_bytes_per_s", d.update_bytes_per_s, kOptional);
   f.object("peak_flops", [&](FileObject& peaks) {
-    by_dtype(peaks, d.peak_flops);
+    by_name(peaks, d.peak_flops);
     if (d.peak_flops.empty()) f.missing("peak_flops", "{ \"bf16\": { \"value\": ... } }");
   });
   quantity(f, "memory_bytes", d.memory_bytes, {});

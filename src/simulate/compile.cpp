@@ -106,34 +106,18 @@ class Compiler {
         },
         [&](const Gemm& o) {
           out.gemm_flops += gemm_flops(o);
-          put(OpKind::kGemm, -1, cost_.gemm_s(o, matrix_bytes(program, o)));
+          put(OpKind::kGemm, -1, cost_.gemm_s(o, matrix_bytes(sharded_, program, o)));
         },
         [&](const Update& o) {
-          put(OpKind::kUpdate, -1, cost_.row_wise_s(matrix_bytes(program, o)));
+          put(OpKind::kUpdate, -1, cost_.update_s(matrix_bytes(sharded_, program, o)));
         },
-        [&](const ModelOp& o) {
-          put(OpKind::kRowWise, -1, cost_.row_wise_s(matrix_bytes(program, o)));
+        [&](const CrossEntropy& o) {
+          put(OpKind::kRowWise, -1, cost_.cross_entropy_s(matrix_bytes(sharded_, program, o)));
+        },
+        [&](const RowWise& o) {
+          const int64_t bytes = matrix_bytes(sharded_, program, o);
+          put(OpKind::kRowWise, -1, cost_.row_wise_s(o.function, bytes));
         });
-  }
-
-  // Bytes that a model's op reads and writes, each matrix once; what it adds to, or a function
-  // overwrites, twice.
-  int64_t matrix_bytes(const RankProgram& program, const ModelOp& op) const {
-    const auto bytes_of = [&](const MatrixView& m) {
-      const TensorKind kind = program.slots[size_t(m.view.slot)].kind;
-      const DType dtype = holds_stored(kind) ? sharded_.problem.dtype : DType::kFloat32;
-      return m.rows * m.cols * dtype_bytes(dtype);
-    };
-    int64_t bytes = 0;
-    for (const MatrixView& m : op.from) bytes += bytes_of(m);
-    for (const MatrixView& m : op.into) {
-      const SlotTag tag = program.slots[size_t(m.view.slot)].tag;
-      const bool adds = tag == SlotTag::kWeightGradients || tag == SlotTag::kOptimizer ||
-                        tag == SlotTag::kWeights || tag == SlotTag::kLogits ||
-                        (op.accumulate && &m == &op.into.back());
-      bytes += bytes_of(m) * (adds ? 2 : 1);
-    }
-    return bytes;
   }
 
   double attend_s(const Attend& op, bool backward, ProgramTotals& out) const {

@@ -290,9 +290,21 @@ double CostModel::gemm_s(const Gemm& op, int64_t bytes) const {
   const double tiles = std::ceil(double(into.rows) / kTile) * std::ceil(double(into.cols) / kTile);
   const double busy = std::min(1.0, tiles / std::max(1.0, d.fill_rows.value / kTile));
   const double compute = gemm_flops(op) / (speed->second.value * busy * speed_);
+  if (d.gemm_bytes_per_s.value > 0)
+    return d.launch_s.value + compute + double(bytes) / d.gemm_bytes_per_s.value;
   return d.launch_s.value + std::max(compute, double(bytes) / d.memory_bandwidth_bytes_per_s.value);
 }
-double CostModel::row_wise_s(int64_t bytes) const { return copy_s(bytes, {}, 1); }
+double CostModel::row_wise_s(RowFunction function, int64_t bytes) const {
+  const auto& speeds = cluster_.device.row_wise_bytes_per_s;
+  const auto speed = speeds.find(function);
+  return copy_s(bytes, speed == speeds.end() ? Quantity{} : speed->second, 1);
+}
+double CostModel::cross_entropy_s(int64_t bytes) const {
+  return copy_s(bytes, cluster_.device.cross_entropy_bytes_per_s, 1);
+}
+double CostModel::update_s(int64_t bytes) const {
+  return copy_s(bytes, cluster_.device.update_bytes_per_s, 1);
+}
 
 double ring_bandwidth(const ClusterSpec& c, const GatherShape& s) {
   const double port = c.intra.bandwidth_bytes_per_s.value;

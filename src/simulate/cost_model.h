@@ -68,9 +68,13 @@ class CostModel {
   double reset_s(int64_t bytes) const;
   double delta_s(int64_t bytes) const;  // `bytes` of O and dO
   // A product of a model: at the speed of large ones, less where its result has fewer tiles of
-  // 128 x 128 than the device has multiprocessors, and never faster than memory.
+  // 128 x 128 than the device has multiprocessors, and never faster than memory; on a device that
+  // copies its matrices before it multiplies (gemm_bytes_per_s), one after the other.
   double gemm_s(const Gemm& op, int64_t bytes) const;
-  double row_wise_s(int64_t bytes) const;  // that are read and written
+  // `bytes`: that are read and written (schedule/accounting.h, matrix_bytes).
+  double row_wise_s(RowFunction function, int64_t bytes) const;
+  double cross_entropy_s(int64_t bytes) const;
+  double update_s(int64_t bytes) const;
 
  private:
   // A launch and `bytes` at `speed`; unknown: at the memory's bandwidth over `passes`.

@@ -224,7 +224,18 @@ TEST(CostModel, AProductTakesItsFlopsItsTilesOrItsMemory) {
   EXPECT_DOUBLE_EQ(cost.gemm_s(product(128 * 25, 4096, 128), 0),
                    4 * 2.0 * 128 * 25 * 4096 * 128 / 2e14);  // a quarter of the device
   EXPECT_DOUBLE_EQ(cost.gemm_s(product(2048, 1, 2048), 1000000000), 1e9 / 1e12);
-  EXPECT_DOUBLE_EQ(cost.row_wise_s(3000), 3000 / 1e12);
+  const auto gelu_s = [&] { return CostModel(c, s).row_wise_s(RowFunction::kGelu, 3000); };
+  EXPECT_DOUBLE_EQ(gelu_s(), 3000 / 1e12);
+  // A device that copies matrices first, and whose functions have speeds of their own.
+  c.device.gemm_bytes_per_s = {1e11, "test"};
+  c.device.row_wise_bytes_per_s[RowFunction::kGelu] = {3e9, "test"};
+  c.device.cross_entropy_bytes_per_s = {1e9, "test"}, c.device.update_bytes_per_s = {2e9, "test"};
+  EXPECT_DOUBLE_EQ(CostModel(c, s).gemm_s(product(2048, 4096, 1024), 1000000),
+                   2.0 * 2048 * 4096 * 1024 / 2e14 + 1e-5);
+  EXPECT_DOUBLE_EQ(gelu_s(), 1e-6);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).row_wise_s(RowFunction::kAdd, 3000), 3000 / 1e12);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).cross_entropy_s(3000), 3e-6);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).update_s(3000), 1.5e-6);
 }
 
 TEST(CostModel, UnsupportedProblemsHaveAReason) {

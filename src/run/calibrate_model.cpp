@@ -1,0 +1,105 @@
+// Times the ops of training steps for a cluster file (calibrate.h): products of matrices, row-wise
+// functions, loss and update.
+#include <algorithm>
+#include <concepts>
+
+#include "model/model_executor.h"
+#include "run/calibrate.h"
+#include "schedule/accounting.h"
+#include "schedule/registry.h"
+
+namespace longnet {
+namespace {
+
+// A model whose activations take a few MB each, as those of steps of some thousand tokens do.
+struct StepShape {
+  int64_t heads, ffn_width, rows;  // of 64 a head; rows of a rank
+};
+
+std::vector<StepShape> step_shapes(bool quick) {
+  if (quick) return {{1, 128, 256}, {2, 512, 256}};
+  return {{1, 256, 8192}, {2, 512, 4096}, {4, 1024, 2048}, {4, 384, 8192}, {12, 3072, 1024}};
+}
+
+// Attention within short segments: no messages, and few pairs.
+Schedule step_of(const ModelShape& model, const StepShape& shape, int ranks) {
+  const AttentionProblem problem{.seq_len = shape.rows * ranks,
+                                 .num_heads = shape.heads,
+                                 .num_kv_heads = shape.heads,
+                                 .head_dim = 64,
+                                 .causal = true};
+  const ShardedProblem sharded{
+      problem, {.branches = {{256, 1}}}, {problem.seq_len, ranks, LayoutKind::kContiguous}};
+  const AlgorithmInfo& dilated = find_algorithm("dilated");
+  return lower_collectives(training_step(model, make_schedule(dilated, sharded, Pass::kForward),
+                                         make_schedule(dilated, sharded, Pass::kBackward), {}),
+                           {});
+}
+
+const ModelOp* model_op(const Action& what) {
+  return std::visit(
+      [](const auto& op) -> const ModelOp* {
+        if constexpr (std::derived_from<std::remove_cvref_t<decltype(op)>, ModelOp>) return &op;
+        return nullptr;
+      },
+      what);
+}
+
+// Seconds of each op of the model: of each rank the faster quartile, of these the mean.
+std::vector<double> seconds_of_ops(ModelExecutor& executor, Communicator& comm,
+                                   const Effort& effort) {
+  const auto& ops = executor.program().ops;
+  std::vector<std::vector<double>> runs;
+  quartile_seconds(comm, effort, [&] {
+    executor.run();
+    std::vector<double>& now = runs.emplace_back();
+    for (size_t i = 0; i < ops.size(); ++i)
+      if (model_op(ops[i].what) != nullptr)
+        now.push_back(executor.op_times()[i].end_s - executor.op_times()[i].begin_s);
+  });
+  std::vector<double> seconds(runs.front().size());
+  for (size_t op = 0; op < seconds.size(); ++op) {
+    std::vector<double> of_op;
+    for (size_t run = 1; run < runs.size(); ++run) of_op.push_back(runs[run][op]);
+    std::ranges::sort(of_op);
+    seconds[op] = of_op[of_op.size() / 4] / comm.size();
+  }
+  comm.all_sum(seconds);
+  return seconds;
+}
+
+}  // namespace
+
+ModelMeasurement measure_model(Communicator& comm, int threads, const CalibrationBudget& budget) {
+  ModelMeasurement result;
+  const auto kernel = make_kernel("cpu");
+  const auto model_kernel = make_cpu_model_kernel();
+  for (const StepShape& shape : step_shapes(budget.quick)) {
+    const ModelShape model{.layers = 2, .ffn_width = shape.ffn_width};
+    const Schedule step = step_of(model, shape, comm.size());
+    MemoryLedger ledger;
+    ModelExecutor executor(model, step, *kernel, *model_kernel, threads, comm, ledger);
+    executor.fill_inputs();
+    const std::vector<double> seconds = seconds_of_ops(executor, comm, budget.model);
+    const RankProgram& program = executor.program();
+    auto now = seconds.begin();
+    for (const Op& op : program.ops) {
+      const ModelOp* const what = model_op(op.what);
+      if (what == nullptr) continue;
+      const auto bytes = double(matrix_bytes(step.sharded, program, *what));
+      const auto add_to = [&](MovedBytes& total) { total.bytes += bytes, total.seconds += *now; };
+      visit_op(
+          op.what,
+          [&](const Gemm& o) {
+            result.gemms.push_back({gemm_flops(o), bytes, *now});
+          },
+          [&](const RowWise& o) { add_to(result.row_wise[o.function]); },
+          [&](const CrossEntropy&) { add_to(result.cross_entropy); },
+          [&](const Update&) { add_to(result.update); }, [](const auto&) {});
+      ++now;
+    }
+  }
+  return result;
+}
+
+}  // namespace longnet
