@@ -35,18 +35,19 @@ class Folders(unittest.TestCase):
 
     def write(self, name, points):
         (self.path / name).mkdir()
+        disturbed = {p["id"]: "others ran" for p in points if p.get("id") == "disturbed"}
         (self.path / name / "result.json").write_text(json.dumps({
-            "points": points, "run": {"started_utc": "2026-01-02T03:04:05Z"}, "build": {"revision": "abc"},
+            "points": points, "summary": {"disturbed": disturbed}, "run": {"started_utc": "2026-01-02T03:04:05Z"}, "build": {"revision": "abc"},
             "environment": {"cpu": {"model": "cpu", "usable_threads": 2}, "mpi_version": "mpi", "load_average": [0.1, 0.1, 0.1]}}))
         return self.path / name
 
-    def compare(self, measured, simulated):
+    def compare(self, measured, simulated, *options):
         """The exit code and real.json."""
         out = self.path / "real.json"
         case = f"here={self.write('m', measured)}:{self.write('s', simulated)}"
         with contextlib.redirect_stdout(io.StringIO()):
             args = sys.argv
-            sys.argv = ["validate_real.py", "compare", case, "-o", str(out)]
+            sys.argv = ["validate_real.py", "compare", case, *options, "-o", str(out)]
             try:
                 code = validate_real.main()
             finally:
@@ -75,11 +76,25 @@ class Compare(Folders):
         code, real = self.compare([point("ring", 1.0)], [point("ring", 1.04)])
         self.assertEqual((code, real["points"]), (0, 1))
 
+    def test_goals_of_their_own(self):
+        code, real = self.compare([point("ring", 1.0)], [point("ring", 1.07)], "--goals", "0.08", "0.2")
+        self.assertEqual((code, real["goal_median_rel_error"], real["goal_p95_rel_error"]), (0, 0.08, 0.2))
+        path = self.validation(real)
+        self.assertIn("Goal for real runs: 8 % in the median, 20 % at", validate_real.page(json.loads(path.read_text())))
+        section = validation_section(load_validation(path))
+        self.assertIn("median error, goal 8 %", section)
+        self.assertIn("goals met", section)
+
     def test_what_has_no_prediction_is_named(self):
         _, real = self.compare([point("ring", 1.0), point("usp", 1.0), point("local", 0, status="skipped_memory")],
                                [point("ring", 1.0), point("usp", 0, status="skipped_memory")])
         self.assertEqual([c["algorithm"] for c in real["left_out"]], ["usp", "local"])
         self.assertIn("too large", real["left_out"][1]["reason"])
+
+    def test_a_disturbed_point_is_left_out(self):
+        _, real = self.compare([point("ring", 1.0), point("usp", 3.0) | {"id": "disturbed"}], [point("ring", 1.0), point("usp", 1.0)])
+        self.assertEqual([(c["algorithm"], c["reason"]) for c in real["left_out"]], [("usp", "disturbed: others ran")])
+        self.assertEqual(real["max_rel_error"], 0)
 
     def test_nothing_in_common_is_an_error(self):
         with self.assertRaises(SystemExit):
@@ -136,6 +151,17 @@ class Shown(Folders):
             self.assertEqual(validate_json.main([str(path)]), 0)
         self.assertIn("| here | ring backward | 2 |", validate_real.page(json.loads(path.read_text())))
         self.assertIn("ring backward", validation_section(load_validation(path)))
+
+    def test_steps_of_models_say_what_they_compute_again(self):
+        step = {"pass": "step", "scope": "model"}
+        points = [point("ring", 1.0, **step), point("ring", 1.2, **step, recompute="full")]
+        _, real = self.compare(points, points)
+        path = self.validation(real)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(validate_json.main([str(path)]), 0)
+        page = validate_real.page(json.loads(path.read_text()))
+        self.assertIn("| here | ring step | 2 |", page)
+        self.assertIn("| here | ring step, recompute full | 2 |", page)
 
     def test_without_real_runs(self):
         path = self.validation({"points": None, "median_rel_error": None, "p95_rel_error": None, "reason": "nobody ran"})

@@ -71,8 +71,9 @@ Section real_section(const std::string& path) {
       parse_json(read_file_text(path, "scripts/validate_real.sh writes it"), path), path);
   std::cout << "# real runs: " << s.node.whole("points") << " points that no calibration has seen: "
             << "median error " << s.node.real("median_rel_error") << " (allowed "
-            << kRealMedianError << "), 95th percentile " << s.node.real("p95_rel_error")
-            << " (allowed " << kRealP95Error << ")\n";
+            << s.node.real("goal_median_rel_error") << "), 95th percentile "
+            << s.node.real("p95_rel_error") << " (allowed " << s.node.real("goal_p95_rel_error")
+            << ")\n";
   return s;
 }
 

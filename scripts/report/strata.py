@@ -29,9 +29,10 @@ def hosts_of(case: Case) -> str:
 
 
 def program_of(case: Case) -> str:
-    """ "ring", or "ring backward" of another pass than the forward."""
+    """ "ring", or "ring backward" of another pass than the forward, "ring step, recompute full" of a model."""
     name = case.get("pass", "forward")
-    return str(case["algorithm"]) + ("" if name == "forward" else " " + str(name).replace("_", " and "))
+    program = str(case["algorithm"]) + ("" if name == "forward" else " " + str(name).replace("_", " and "))
+    return program + (f", recompute {case['recompute']}" if "recompute" in case else "")
 
 
 def rate_of(case: Case) -> str | None:

@@ -38,12 +38,13 @@ ValidationSection judge_simgrid(const JsonNode& compared) {
 }
 
 ValidationSection judge_real(JsonNode compared, const std::string& path) {
-  for (const char* key : {"points", "median_rel_error", "p95_rel_error", "cases"})
+  for (const char* key : {"points", "median_rel_error", "p95_rel_error", "goal_median_rel_error",
+                          "goal_p95_rel_error", "cases"})
     if (!compared.find(key))
       throw UsageError(path, ": has no \"", key,
                        "\"\n  hint: --real takes what validate_real.py compare writes");
-  const bool good = compared.real("median_rel_error") <= kRealMedianError &&
-                    compared.real("p95_rel_error") <= kRealP95Error;
+  const bool good = compared.real("median_rel_error") <= compared.real("goal_median_rel_error") &&
+                    compared.real("p95_rel_error") <= compared.real("goal_p95_rel_error");
   return {std::move(compared), good};
 }
 

@@ -11,10 +11,9 @@
 namespace longnet {
 
 // Largest relative errors that are allowed: against equations; against SimGrid without and with
-// contention; of the median and the 95th percentile of real runs.
+// contention. Goals of real runs stand in their file.
 inline constexpr double kClosedFormError = 1e-9;
 inline constexpr double kUncontendedError = 1e-6, kContendedError = 0.02;
-inline constexpr double kRealMedianError = 0.05, kRealP95Error = 0.15;
 
 struct ValidationSection {
   JsonNode node = JsonNode::object();
