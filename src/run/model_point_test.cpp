@@ -64,6 +64,19 @@ TEST(ModelPoint, ARecordIsComplete) {
   EXPECT_EQ(record_to_json(again), record_to_json(r));
 }
 
+TEST(ModelPoint, MeasuredMemoryIsThePredictedByTag) {
+  for (const Recompute recompute : enum_values<Recompute>())
+    for (const bool shard : {false, true}) {
+      Point point = model_point("dilated", 2);
+      point.params.model.recompute = recompute;
+      point.params.model.shard_optimizer = shard;
+      const auto predicted = plan_point(point, {}, 1, 2).account.memory_by_tag;
+      const auto measured = measured_model(point).memory.by_tag;
+      EXPECT_GE(predicted.size(), 10u);
+      for (const auto& [tag, bytes] : predicted) EXPECT_EQ(measured.at(tag), bytes) << tag;
+    }
+}
+
 TEST(ModelPoint, EveryPassHasTheSameLossAndGradient) {
   const auto first = measured_model(model_point("dilated", 1)).metrics;
   EXPECT_NEAR(first.at("loss_nats"), std::log(61.0), 1.5);  // of random tokens
