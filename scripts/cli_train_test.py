@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Models. lnbench train: losses fall, any ranks train the same model, a stopped run goes on to the same bits; lnbench run: steps are measured. LNBENCH=path of the program."""
+import hashlib
 import json
 import pathlib
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -147,6 +149,20 @@ class Train(Case):
             self.assertIn("hint:", done.stderr)
         done = self.expect(2, "train", self.write("none.json", {k: v for k, v in TRAIN.items() if k != "train"}))
         self.assertIn("train: is missing", done.stderr)
+
+    def test_a_loss_that_is_no_number_ends_the_run(self):
+        folder = self.path / "nan"
+        self.train(folder.name, "--ranks", "1", "--max-time", "1ms", code=4)
+        file = folder / "checkpoint.bin"
+        head, values = file.read_bytes().split(b"\n", 1)
+        values = struct.pack("<f", float("nan")) + values[4:]
+        head = json.loads(head) | {"sha256": hashlib.sha256(values).hexdigest()}
+        file.write_bytes(json.dumps(head).encode() + b"\n" + values)
+        before = self.steps(folder)
+        done = self.expect(2, "train", self.config, "--ranks", "1", "--resume", str(folder))
+        self.assertIn("is not a number", done.stderr)
+        self.assertIn("train.learning_rate", done.stderr)
+        self.assertEqual(self.steps(folder), before)
 
     def test_a_damaged_checkpoint_is_refused(self):
         folder = self.path / "damaged"

@@ -95,8 +95,8 @@ class RankTraining {
     for (const auto& [tag, bytes] : memory_)
       check(ledger_.peak_bytes(tag) == bytes, "a step took ", ledger_.peak_bytes(tag), " bytes of ",
             tag, ", predicted ", bytes);
-    if (!std::isfinite(result.loss))
-      throw UsageError("the loss of step ", number,
+    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
+      throw UsageError("the loss or the gradient of step ", number,
                        " is not a number\n  hint: a smaller train.learning_rate, more "
                        "train.warmup_steps");
     TrainStep out{.step = number,
