@@ -236,6 +236,11 @@ void add_causal_specs(std::vector<AttendSpec>& specs) {
   const Rows far{.rows = 130, .first_token = int64_t{1} << 39, .token_step = int64_t{1} << 28};
   specs.push_back({.q = far, .kv = {far}, .causal = true});
   specs.push_back({.q = {.rows = 64}, .kv = {{.rows = 300}}, .causal = true, .exponent = 8});
+  // Maxima that grow more than 256-fold from one key tile to the next.
+  specs.push_back({.q = {.rows = 64, .first_token = 250},
+                   .kv = {{.rows = 300}},
+                   .causal = true,
+                   .exponent = 3});
   const Rows q{.rows = 200, .first_token = 50, .token_step = 2}, early{.rows = 70};
   const Rows late{.rows = 300, .first_token = 150}, never{.rows = 30, .first_token = 100000};
   for (const auto& kv :
