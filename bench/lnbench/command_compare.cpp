@@ -7,7 +7,7 @@ namespace longnet {
 
 int run_compare(const Options& options) {
   const double threshold = parse_fraction(options.threshold);
-  Progress progress(options, true, 3);  // 100,000 points on each side are read for ten seconds
+  Progress progress(options, true, 3);  // 100,000 points on each side take seconds to read
   progress.start(1, "reading " + options.base, 0);
   const Result base = read_result(options.base);
   progress.start(2, "reading " + options.now, 0);
