@@ -36,14 +36,14 @@
     spec.config = { ...config, legend: { ...config.legend, columns } };
     spec.title = { ...spec.title, text: wrapped(spec.title.subtitle, width / 6.6), subtitle: null, fontSize: 12, fontWeight: "normal", color: colours["@soft"] };
     if (spec.facet) {
-      spec.columns = phone ? 1 : spec.columns;
+      spec.columns = phone ? 1 : Math.min(spec.columns, Math.floor((width - 100) / 200)); // room for the axis title of each
       spec.spec.width = Math.floor((width - 100) / spec.columns) - 20;
     } else if (left + legend > width) {
       spec.width = width - 90; // the legend is wider: the picture is scaled, and nothing is cut
     } else {
       Object.assign(spec, { width: "container", autosize: { type: "fit-x", contains: "padding", resize: true } });
     }
-    const longest = 6 * (spec.params.find((p) => p.name === "cell_text")?.value ?? 0);
+    const longest = 7.2 * (spec.params.find((p) => p.name === "cell_text")?.value ?? 0);
     const [across, up] = ["tokens", "ranks"].map((name) => new Set(rows.map((row) => row[name])).size);
     if (longest > (width - 90) / across) spec.height = Math.max(spec.height, up * (longest + 2)); // upright in narrow cells
     if (phone) spec.params.forEach((p) => Object.assign(p, { mark_size: { value: 36 }, side_scale: { value: 0.45 } }[p.name]));

@@ -7,7 +7,8 @@
 namespace longnet {
 namespace {
 
-// Of a gather of values, whose pieces keep their order: by a ring where the one asked for moves them.
+// The algorithm of a gather of values, whose pieces keep their order: a ring where the one asked
+// for moves them.
 CollectiveChoice in_order(CollectiveChoice choice, int ranks) {
   using enum AllGatherAlgorithm;
   const bool doubles = choice.all_gather == kRecursiveDoubling && (ranks & (ranks - 1)) == 0;

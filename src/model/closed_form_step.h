@@ -2,8 +2,8 @@
 // attention as often as it runs, and those of gradients, weights and sums. As
 // schedule/closed_form_counts.h it knows no program, so that a run can hold its counts against it.
 //
-//   2 layers, P = 4, W weights: 2 x (attention, forward and backward), 3/4 W x 4 bytes twice, and 16
-//   bytes to each other rank
+//   2 layers, P = 4, W weights: 2 x (attention, forward and backward), 3/4 W x 4 bytes twice,
+//   and 16 bytes to each other rank
 #pragma once
 #include <optional>
 #include <string_view>

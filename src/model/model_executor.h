@@ -1,5 +1,5 @@
-// The program of a model, or of a layer alone, on one rank of the host, with its inputs: weights, and
-// moments and tokens; or rows and gradients of the layer's output.
+// The program of a model, or of a layer alone, on one rank of the host, with its inputs: weights,
+// and moments and tokens; or rows and gradients of the layer's output.
 #pragma once
 #include <span>
 
@@ -25,11 +25,11 @@ class ModelExecutor : public ProgramExecutor {
                 const ModelKernel& model_kernel, int threads, Communicator& comm,
                 MemoryLedger& ledger);
 
-  // Initial weights by the problem's seed and tokens, or rows and their gradients, by the generator,
-  // the same for any number of ranks; moments of 0; the first step.
+  // Initial weights by the problem's seed and tokens, or rows and their gradients, by the
+  // generator, the same for any number of ranks; moments of 0; the first step.
   void fill_inputs() override;
-  // What a run changes, weights, moments and gradients of rows, and rows: two runs after this do the
-  // same work.
+  // What a run changes, weights, moments and gradients of rows, and rows: two runs after this do
+  // the same work.
   void restore_inputs() override;
   void poison(const RowWorker& worker) override;
   // Of gradients, weights, moments and the loss; or the layer's output and gradients of its input.

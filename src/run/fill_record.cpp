@@ -88,8 +88,8 @@ std::optional<ClosedFormCounts> closed_form_of(const PointParams& p, Rank rank) 
   return closed_form_step(model_shape(p), p.algorithm, sharded, step_options(p), choice, rank);
 }
 
-// The closed forms of each rank's bytes, messages and, of attention, slots against its program and its counts.
-// Fails the point where they differ; without a closed form the record has none.
+// The closed forms of each rank's bytes, messages and, of attention, slots against its program and
+// its counts. Fails the point where they differ; without a closed form the record has none.
 void record_closed_forms(PointRecord& record, const ClosedFormCounts& program,
                          const ClosedFormCounts& counted, Communicator& comm) {
   const PointParams& p = record.params;

@@ -15,8 +15,8 @@ namespace {
 // parameters and 4K tokens by 1.6e-3 at 1e-5, 2e-5 at 3e-4, 2.8e-4 at 1e-3 and 2.5e-3 at 3e-3.
 constexpr double kRise = 3e-4;
 // The weights of a layer alone shall move by this share of their norm along their gradient: of
-// width 128, curvature puts the slope off by 2.3e-3 at 1e-3, and what rises in a random direction by
-// 1 % at 1e-4, where weights move by 5 %.
+// width 128, curvature puts the slope off by 2.3e-3 at 1e-3, and what rises in a random direction
+// by 1 % at 1e-4, where weights move by 5 %.
 constexpr double kMove = 2e-5;
 // Of a random direction: no parameter's values move by more than this share of their own scale.
 constexpr double kMostMoved = 0.05;

@@ -32,9 +32,9 @@ std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options
                               const std::string& filter = "");
 
 // Simulates one of the replicas of attention (PointParams), as ranks 0, 1, ... of the cluster: they
-// do the same work and exchange nothing; and all ranks of a model or a layer. FLOPs, their rate and share of the peak are of all ranks
-// together; seconds, bytes, messages and memory are those of one group. Contention between groups
-// of one node on shared links is not modelled.
+// do the same work and exchange nothing; and all ranks of a model or a layer. FLOPs, their rate and
+// share of the peak are of all ranks together; seconds, bytes, messages and memory are those of one
+// group. Contention between groups of one node on shared links is not modelled.
 //
 // The median is of the latencies in the middle of the band (NCCL's LL); the interval is the band.
 // `timeline`: keep it whatever its size.
