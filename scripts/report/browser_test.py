@@ -79,7 +79,7 @@ OVERLAPS = """(() => [...document.querySelectorAll('.card')].flatMap((chart) => 
 # Texts of a figure that reach beyond its picture, which cuts them off.
 CUT = """(() => [...document.querySelectorAll('.card')].flatMap((chart) => {
   const { left, right } = chart.querySelector('svg').getBoundingClientRect();
-  return [...chart.querySelectorAll('svg text')].filter((t) => t.checkVisibility() && t.textContent.trim())
+  return [...chart.querySelectorAll('svg text')].filter((t) => t.checkVisibility() && t.getAttribute('opacity') !== '0' && t.textContent.trim())
     .filter((t) => { const b = t.getBoundingClientRect(); return b.right > right + 1 || b.left < left - 1; })
     .map((t) => `${chart.parentElement.innerText.slice(0, 30)}: ${t.textContent}`);
 }).slice(0, 10))()"""

@@ -27,10 +27,10 @@
     const spec = JSON.parse(text.replace(/"(@\w+|#[0-9A-Fa-f]{6})"/g, (found, name) => JSON.stringify(colours[name] ?? name)));
     const config = JSON.parse(JSON.stringify(style.config).replace(/@\w+/g, (name) => colours[name]));
     const rows = spec.datasets.rows;
-    const pixels = (texts) => 6.2 * texts.reduce((most, text) => Math.max(most, text.length), 0);
+    const pixels = (texts) => 6.8 * texts.reduce((most, text) => Math.max(most, text.length), 0);
     const named = ["label", "lane"].find((field) => field === spec.encoding?.y.field);
     const left = Math.max(70, named ? pixels(rows.flatMap((row) => row[named].split("\n"))) : 0); // a legend begins behind these
-    const legend = 40 + pixels(rows.map((row) => row.winner ?? row.series ?? row.phase ?? row.part ?? ""));
+    const legend = 40 + pixels(rows.map((row) => row.winner ?? row.series ?? row.phase ?? row.part ?? row.algorithm ?? ""));
     const phone = width < 560;
     const columns = phone ? 1 : Math.max(1, Math.min(spec.config.legend.columns, Math.floor((width - left) / legend)));
     spec.config = { ...config, legend: { ...config.legend, columns } };
