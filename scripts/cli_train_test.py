@@ -61,6 +61,9 @@ class Train(Case):
         }
         if MPIRUN:
             runs["mpi"] = self.train("mpi", ranks=2)
+        bf16, _ = self.train("bf16", "--ranks", "2", "--set", "model.dtype=bf16")
+        self.assertNotEqual([s["bits_per_byte"] for s in bf16], [s["bits_per_byte"] for s in runs["two"][0]])
+        self.assertLess(abs(bf16[-1]["held_out_bits"] - one[-1]["held_out_bits"]), 0.01)
         for name, (steps, _) in runs.items():
             for mine, other in zip(one, steps, strict=True):
                 self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4, msg=name)
@@ -104,9 +107,13 @@ class Train(Case):
         self.assertEqual({p["status"] for p in planned}, {"ok"})
         needed = max(int(p["memory_bytes"]) for p in planned if p["ranks"] == "1")
         tight = self.rows("plan", config, "--ranks", "1", "--set", f"memory.limit_bytes={needed - 1}", "--set", "memory.limit_fraction=1")
-        self.assertIn("recompute=", " ".join(p["note"] for p in tight))
-        refused = self.rows("plan", config, "--ranks", "1", "--set", "model.dtype=bf16")
-        self.assertIn("fp32", refused[0]["note"])
+        self.assertIn("dtype=bf16", " ".join(p["note"] for p in tight))
+        folder = str(self.path / "bf16")
+        self.expect(0, "run", config, "--ranks", "2", "--set", "model.dtype=bf16", "-o", folder)
+        for p in self.result(folder)["points"]:
+            self.assertEqual(p["status"], "ok", p["reason"])
+            if p["params"].get("pass", "forward") != "forward":
+                self.assertEqual(p["check"]["reference"], "fp32")
 
     def test_a_stopped_run_goes_on_to_the_same_bits(self):
         for ranks, more in ("2", ()), ("3", ("--set", "model.shard_optimizer=true")):
@@ -140,7 +147,6 @@ class Train(Case):
             (["--set", "sweep.seq_len=64,128"], "a model trains with one"),
             (["--set", "train.text=/nowhere/at.txt"], "name a text file"),
             (["--set", "sweep.seq_len=32K"], "more text"),
-            (["--set", "model.dtype=bf16"], "fp32"),
             (["--set", "model.recompute=some"], "did you mean"),
             (["--set", "memory.limit_bytes=1000"], "sweep.batch"),
         ):

@@ -35,7 +35,8 @@ std::map<std::string, std::string> disagreeing_points(const std::vector<PointRec
     const PointRecord& first = *place->second;
     const double other = first.metrics.at(loss->first);
     const double difference = std::abs(loss->second - other) / std::max(1.0, std::abs(other));
-    if (difference > kLossTolerance)
+    const bool wide = r.params.problem.dtype == DType::kFloat32;
+    if (difference > (wide ? kLossTolerance : kBf16LossTolerance))
       found[r.id] =
           concat("its ", loss->first == kLossNats ? "loss " : "<y, dO> ", loss->second, " is ",
                  difference, " away from that of ", first.id, " (", describe(first.params), ")");

@@ -19,31 +19,33 @@ inline void check_fp32(const char* what, const Matrix& x, int64_t rows, int64_t 
 }
 inline void check_fp32(const char* what, const Matrix& x) { check_fp32(what, x, x.rows, x.cols); }
 
+// The same shape and storage as those of `as`.
+inline void check_like(const char* what, const Matrix& x, const Matrix& as) {
+  check_shape(what, x, as.rows, as.cols);
+  check(x.dtype == as.dtype, what, " must be stored in ", to_string(as.dtype), ", not ",
+        to_string(x.dtype));
+}
+
 inline void check_task(const GemmTask& task) {
   const int64_t m = task.m(), n = task.n(), k = task.k();
   check_shape("c", task.c, m, n);
   check_shape("a", task.a, task.transpose_a ? k : m, task.transpose_a ? m : k);
   check_shape("b", task.b, task.transpose_b ? n : k, task.transpose_b ? k : n);
-  check(!task.accumulate || task.c.dtype == DType::kFloat32,
-        "gemm accumulates into fp32 only, c is stored in ", to_string(task.c.dtype));
   check(!task.accumulate || task.bias == nullptr, "gemm: a bias and accumulation at once");
 }
 
 inline void check_task(const LayerNormTask& task) {
-  check_fp32("x", task.x);
-  check_fp32("y", task.y, task.x.rows, task.x.cols);
+  check_shape("y", task.y, task.x.rows, task.x.cols);
 }
 
 inline void check_task(const LayerNormBackwardTask& task) {
-  check_fp32("x", task.x);
-  check_fp32("grad_y", task.grad_y, task.x.rows, task.x.cols);
-  check_fp32("grad_x", task.grad_x, task.x.rows, task.x.cols);
+  check_shape("grad_y", task.grad_y, task.x.rows, task.x.cols);
+  check_like("grad_x", task.grad_x, task.grad_y);
 }
 
 inline constexpr int64_t kMostRotated = 256;  // columns of a head
 
 inline void check_task(const RotateTask& task) {
-  check_fp32("x", task.x);
   check(task.head_dim >= 8 && task.head_dim % 8 == 0 && task.head_dim <= kMostRotated,
         "rotate: head_dim must be a multiple of 8 from 8 to ", kMostRotated, ", is ",
         task.head_dim);

@@ -2,8 +2,10 @@
 // functions, loss, update. As those of attention_kernel.h they know rows, strides and positions,
 // and nothing of layers or ranks.
 //
-// Activations and weights are row-major matrices, stored in fp32; those of a product also in bf16.
-// Arithmetic is fp32. Results do not depend on the number of threads. Nothing is allocated.
+// Activations are row-major matrices, stored in fp32 or bf16, rounded to nearest, ties to even;
+// logits, weights and their gradients are fp32, but products take matrices of both kinds anywhere.
+// Where a function has several matrices they are stored alike, unless it says else. Arithmetic is
+// fp32. Results do not depend on the number of threads. Nothing is allocated.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,8 +35,8 @@ struct Matrix {
 };
 
 // c = op(a) op(b) + bias, or c += op(a) op(b); op transposes a stored matrix where asked.
-// op(a) is m x k, op(b) k x n, c m x n. Each may be fp32 or bf16 (c is rounded to nearest, ties to
-// even), but only fp32 can be accumulated into. c may not overlap a or b.
+// op(a) is m x k, op(b) k x n, c m x n. Each may be fp32 or bf16: c is rounded once, also where it is
+// accumulated into. c may not overlap a or b.
 struct GemmTask {
   Matrix a, b, c;
   bool transpose_a = false, transpose_b = false;
@@ -47,14 +49,14 @@ struct GemmTask {
 };
 
 // Layer normalisation (Ba et al., 2016): y = (x - mean) / sqrt(variance + epsilon) * gain + bias.
-// y may be x.
+// y may be x, or stored in another way.
 struct LayerNormTask {
   Matrix x, y;
   const float *gain = nullptr, *bias = nullptr;  // [cols]
   double epsilon = 1e-5;
 };
 // grad_x = or += ; grad_gain and grad_bias are added to. grad_x may be grad_y or x, where it is not
-// accumulated.
+// accumulated. x may be stored in another way than gradients.
 struct LayerNormBackwardTask {
   Matrix x, grad_y, grad_x;
   const float* gain = nullptr;                       // [cols]
@@ -122,7 +124,7 @@ class ModelKernel {
   virtual void rotate(const RotateTask& task, int threads) const = 0;
   // y += x, same shapes.
   virtual void add(const Matrix& x, const Matrix& y, int threads) const = 0;
-  // Row i of y = row tokens[i] of table.
+  // Row i of y = row tokens[i] of table, which is fp32, as its gradient is.
   virtual void embed(const int32_t* tokens, const Matrix& table, const Matrix& y,
                      int threads) const = 0;
   // Row tokens[i] of grad_table += row i of grad_y.
@@ -136,7 +138,7 @@ class ModelKernel {
 
 // Plain loops in double precision: what kernels are tested against. Allocates.
 std::unique_ptr<ModelKernel> make_reference_model_kernel();
-// Register tiles, vectors; see cpu/gemm_simd.h and cpu/model_rows_simd.h.
+// Register tiles, vectors; see cpu/gemm_simd.h, model_rows_simd.h and model_loss_simd.h.
 std::unique_ptr<ModelKernel> make_cpu_model_kernel();
 
 }  // namespace longnet

@@ -51,7 +51,8 @@ void ModelExecutor::for_each_range(Fn fn) const {
 // Rows of the generator, head by head, as those of Q.
 void ModelExecutor::make_rows(int slot, Tensor tensor) {
   const AttentionProblem& p = sharded().problem;
-  const int64_t width = p.num_heads * p.head_dim;
+  const int64_t width = p.num_heads * p.head_dim, size = dtype_bytes(p.dtype);
+  std::byte* const out = bound().memory(slot).data();
   std::vector<FillRows> tasks;
   for_each_range([&](int64_t sequence, const TokenRange& range, int64_t row) {
     for (int64_t head = 0; head < p.num_heads; ++head)
@@ -60,7 +61,7 @@ void ModelExecutor::make_rows(int slot, Tensor tensor) {
                        .first_token = sequence * p.seq_len + range.first,
                        .token_step = range.stride,
                        .rows = range.count,
-                       .out = &values(slot)[size_t(row * width + head * p.head_dim)],
+                       .out = out + (row * width + head * p.head_dim) * size,
                        .row_stride = width});
   });
   make_cpu_row_worker()->fill(tasks, row_format(p), bound().threads());
@@ -74,17 +75,35 @@ void ModelExecutor::poison(const RowWorker& worker) {
 int64_t ModelExecutor::count_nan() const {
   int64_t count = 0;
   std::vector<int> slots{kWeightSlot};
+  const auto count_in = [&](std::span<const float> values) {
+    count += std::ranges::count_if(values, [](float x) { return std::isnan(x); });
+  };
   if (of_layer()) {
-    slots.push_back(kOutputRowsSlot);
-    if (has_backward(program().pass)) slots.push_back(kGradRowsSlot);
+    count_in(rows(kOutputRowsSlot));
+    if (has_backward(program().pass)) count_in(rows(kGradRowsSlot));
   } else {
     count = std::isnan(result().loss);
     slots.insert(slots.end(), {kFirstMomentSlot, kSecondMomentSlot});
   }
   if (has_backward(program().pass)) slots.push_back(kWeightGradientSlot);
-  for (const int slot : slots)
-    count += std::ranges::count_if(values(slot), [](float x) { return std::isnan(x); });
+  for (const int slot : slots) count_in(values(slot));
   return count;
+}
+
+std::vector<float> ModelExecutor::rows(int slot) const {
+  std::vector<float> out;
+  if (in_bf16())
+    for (const uint16_t bits : values<uint16_t>(slot)) out.push_back(bf16_value(bits));
+  else
+    out.assign(values(slot).begin(), values(slot).end());
+  return out;
+}
+
+void ModelExecutor::set_rows(int slot, std::span<const float> rows) {
+  if (in_bf16())
+    std::ranges::transform(rows, values<uint16_t>(slot).begin(), bf16_bits);
+  else
+    std::ranges::copy(rows, values(slot).begin());
 }
 
 void ModelExecutor::initialise(uint64_t seed) {

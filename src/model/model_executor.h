@@ -2,6 +2,7 @@
 // and moments and tokens; or rows and gradients of the layer's output.
 #pragma once
 #include <span>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "execute/program_executor.h"
@@ -46,6 +47,10 @@ class ModelExecutor : public ProgramExecutor {
   // Of a layer alone: the sum over own rows of their products with the gradients of the output that
   // are given.
   double product_with_gradients(std::span<const float> rows) const;
+  // Own rows in the slots of a layer alone, kInputRowsSlot to kGradRowsSlot: its input and output,
+  // and gradients of its output before a backward pass, of its input after it.
+  std::vector<float> rows(int slot) const;
+  void set_rows(int slot, std::span<const float> rows);
 
   const Parameters& parameters() const { return parameters_; }
   // As Parameters lays them out; of a sharded optimizer, moments outside of the own part are 0.
@@ -55,11 +60,6 @@ class ModelExecutor : public ProgramExecutor {
   // Of a step the sums over all ranks, with a sharded optimizer in the own part alone; of a program
   // that makes no step those of own rows.
   std::span<float> weight_gradients() const { return values(kWeightGradientSlot); }
-  // Of a layer alone: its input and output, and gradients of its output before a backward pass, of
-  // its input after it.
-  std::span<float> input_rows() { return values(kInputRowsSlot); }
-  std::span<float> output_rows() { return values(kOutputRowsSlot); }
-  std::span<float> row_gradients() { return values(kGradRowsSlot); }
 
  private:
   bool of_layer() const { return program().scope == Scope::kLayer; }
@@ -68,6 +68,7 @@ class ModelExecutor : public ProgramExecutor {
   template <class Fn>
   void for_each_range(Fn fn) const;
   void make_rows(int slot, Tensor tensor);
+  bool in_bf16() const { return sharded().problem.dtype == DType::kBFloat16; }
 
   template <typename T = float>
   std::span<T> values(int slot) const {

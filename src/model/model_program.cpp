@@ -55,7 +55,8 @@ class Step {
     const int64_t fit = options_.logits_values / shape_.vocabulary;
     logit_rows_ = std::clamp<int64_t>(std::max(fit, ceil_div(rows_, int64_t{256})), 1,
                                       std::max<int64_t>(rows_, 1));
-    logits_ = build_.add_matrix(logit_rows_, shape_.vocabulary, SlotTag::kLogits);
+    logits_ = {build_.add_values(SlotTag::kLogits, logit_rows_ * shape_.vocabulary), 0, logit_rows_,
+               shape_.vocabulary};
   }
   MatrixView tokens() const { return {tokens_, 0, rows_, 1}; }
 

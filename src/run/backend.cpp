@@ -145,8 +145,6 @@ class HostBackend final : public Backend {
  public:
   bool on_gpu() const override { return false; }
   std::string why_kernel_unsupported(const PointParams& p) const override {
-    if (has_layers(p.scope) && p.problem.dtype != DType::kFloat32)
-      return "on the cores a model's layers are computed in fp32: leave model.dtype out";
     return make_kernel(p.kernel)->why_unsupported(attend_options(p), p.pass);
   }
   int64_t workspace_bytes(const PointParams& p, int threads) const override {

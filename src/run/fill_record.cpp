@@ -162,7 +162,9 @@ void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poi
 
 void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poison) {
   constexpr double kNormTolerance = 1e-6;  // sums of the same squares in another order, in double
-  const double tolerance = o.tolerance > 0 ? o.tolerance : kSlopeTolerance;
+  const bool in_bf16 = record.params.problem.dtype == DType::kBFloat16;
+  const double usual = in_bf16 ? kBf16Tolerance : kSlopeTolerance;
+  const double tolerance = o.tolerance > 0 ? o.tolerance : usual;
   const bool has_gradient = !std::isnan(o.gradient_norm);
   const bool of_layer = record.params.scope == Scope::kLayer;
   const std::string what = of_layer ? "<y, dO>" : "the loss";
@@ -170,8 +172,9 @@ void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poi
   record.check.status = "pass";
   if (has_gradient) {
     record.metrics["gradient_norm"] = o.gradient_norm;
-    record.check.reference = "central_difference";
-    record.check.rel_l2_error = record.check.max_rel_error = std::abs(o.slope - 1);
+    record.check.reference = in_bf16 ? "fp32" : "central_difference";
+    record.check.rel_l2_error = record.check.max_rel_error =
+        in_bf16 ? o.bf16_error : std::abs(o.slope - 1);
     record.check.tolerance = tolerance;
   }
   const auto fail_unless = [&](bool holds, const std::string& reason) {
@@ -185,10 +188,13 @@ void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poi
   fail_unless(o.lowest_loss == o.highest_loss,
               concat(what, " of the same ", of_layer ? "pass" : "step", " is ", o.lowest_loss,
                      " and ", o.highest_loss));
-  fail_unless(!has_gradient || std::abs(o.slope - 1) <= tolerance,
+  fail_unless(!has_gradient || !in_bf16 || o.bf16_error <= tolerance,
+              concat("gradients are off from those in fp32 by ", o.bf16_error, " (allowed ",
+                     tolerance, ")"));
+  fail_unless(!has_gradient || in_bf16 || std::abs(o.slope - 1) <= tolerance,
               concat("along its gradient ", what, " rises by ", o.slope,
                      " of what that says (allowed ", tolerance, " from 1)"));
-  fail_unless(!has_gradient || o.random_error <= kRandomTolerance,
+  fail_unless(!has_gradient || in_bf16 || o.random_error <= kRandomTolerance,
               concat("in a random direction ", what,
                      " rises by something else than its gradient says: ", o.random_error,
                      " of what is usual (allowed ", kRandomTolerance, ")"));

@@ -246,6 +246,14 @@ TEST(FillRecord, EachCheckOfAModelFailsAlone) {
   expect_fails(step, "in a random direction", [](M& o) { o.random_error = kNotMeasured; });
   expect_fails(step, "off from AdamW", [](M& o) { o.update_error = 1; });
   expect_fails(step, "clips by a norm", [](M& o) { o.norm_of_step = 1.9; });
+  for (const double error : {0.05, kNotMeasured}) {
+    PointRecord narrow = make_record(small_point("dilated", 1));
+    narrow.params.problem.dtype = DType::kBFloat16;
+    ModelOutcome outcome = step;
+    outcome.bf16_error = error;
+    set_model_check(narrow, outcome, false);
+    EXPECT_THAT(narrow.reason, testing::HasSubstr("off from those in fp32"));
+  }
   expect_fails(forward, "not that of every row", [](M& o) { o.loss_without_weights = 0.5; });
   expect_fails(forward, "not that of every row",
                [](M& o) { o.loss_without_weights = kNotMeasured; });

@@ -21,6 +21,8 @@ constexpr double kMove = 2e-5;
 // Of a random direction: no parameter's values move by more than this share of their own scale.
 constexpr double kMostMoved = 0.05;
 constexpr uint32_t kSignKey = 0xC3C3C3C3;
+// What is stored in bf16 is off by 2^-9, far more than what central differences show. Its gradients
+// are held against those of the same program in fp32.
 constexpr double kTiny = 1e-12;  // a gradient whose square fp32 does not hold
 
 // A standard deviation as parameters have it; of vectors, which begin equal, some of the same size.
@@ -46,6 +48,8 @@ class ModelChecks final : public RunChecks {
       : RunChecks(session, comm),
         executor_(dynamic_cast<ModelExecutor&>(session.executor())),
         worker_(session.worker()),
+        plan_(plan),
+        options_(options),
         params_(plan.point.params),
         of_layer_(params_.scope == Scope::kLayer),
         outcome_{.tolerance = options.check.tolerance} {}
@@ -71,9 +75,10 @@ class ModelChecks final : public RunChecks {
   // What the gradients are those of: the loss; of a layer <y, dO>, of its output and the gradients
   // that were given.
   double objective() {
-    return of_layer_ ? comm_.sum_of(executor_.product_with_gradients(executor_.output_rows()))
+    return of_layer_ ? comm_.sum_of(executor_.product_with_gradients(rows_at(kOutputRowsSlot)))
                      : executor_.result().loss;
   }
+  std::vector<float> rows_at(int slot) const { return executor_.rows(slot); }
   // <y, dO> is recorded in units of what such sums of chance have.
   double unit() const {
     const AttentionProblem& p = params_.problem;
@@ -92,13 +97,13 @@ class ModelChecks final : public RunChecks {
     outcome_.loss_without_weights =
         of_layer_
             ? 1 + is -
-                  unit() * comm_.sum_of(executor_.product_with_gradients(executor_.input_rows()))
+                  unit() * comm_.sum_of(executor_.product_with_gradients(rows_at(kInputRowsSlot)))
             : is / std::log(double(params_.model.vocabulary));
   }
 
   void check_gradient() {
     const double norm_of_step = params_.pass == Pass::kStep ? executor_.result().gradient_norm : 0;
-    sum_gradients();
+    sum_gradients(executor_);
     const std::span<const float> g = executor_.weight_gradients();
     const double squares = squares_of(g);
     outcome_.gradient_norm = std::sqrt(squares);
@@ -106,10 +111,10 @@ class ModelChecks final : public RunChecks {
       outcome_.norm_of_step = norm_of_step;
       outcome_.update_error = comm_.max_of(error_of_update());
     }
+    if (of_layer_) row_gradients_ = rows_at(kGradRowsSlot);
+    if (params_.problem.dtype != DType::kFloat32) return compare_with_fp32();
     double all_squares = squares, rise = kRise * outcome_.lowest_loss;
     if (of_layer_) {
-      const std::span<const float> rows = executor_.row_gradients();
-      row_gradients_.assign(rows.begin(), rows.end());
       all_squares += comm_.sum_of(squares_of(row_gradients_));
       rise = kMove * std::sqrt(squares_of(executor_.weights()) / squares) * all_squares;
     }
@@ -145,6 +150,35 @@ class ModelChecks final : public RunChecks {
     outcome_.random_error = std::abs(rises_by(random, random_rows) - expected) / std::sqrt(usual);
   }
 
+  // The gradients of weights, and rows, beside those of the same point in fp32.
+  void compare_with_fp32() {
+    PointPlan wide = plan_;
+    wide.point.params.problem.dtype = DType::kFloat32;
+    const auto session = backend_of(params_.kernel).open(wide, options_, comm_);
+    session->bind(make_schedule(wide.point.params));
+    auto& executor = dynamic_cast<ModelExecutor&>(session->executor());
+    executor.fill_inputs();
+    comm_.barrier();
+    executor.run();
+    sum_gradients(executor);
+    const auto compare = [&](std::span<const float> is, std::span<const float> should,
+                             bool shared) {
+      std::vector<double> squares(2);  // of the difference, of what should be
+      for (size_t i = 0; i < is.size(); ++i) {
+        squares[0] += std::pow(double(is[i]) - double(should[i]), 2);
+        squares[1] += std::pow(double(should[i]), 2);
+      }
+      if (!shared) comm_.all_sum(squares);
+      return std::sqrt(squares[0] / squares[1]);
+    };
+    outcome_.bf16_error =
+        compare(executor_.weight_gradients(), executor.weight_gradients(), /*shared=*/true);
+    if (of_layer_)
+      outcome_.bf16_error =
+          std::hypot(outcome_.bf16_error,
+                     compare(row_gradients_, executor.rows(kGradRowsSlot), /*shared=*/false));
+  }
+
   // How far each weight goes in a random direction: those of one parameter alike, and each
   // parameter with the same part of the rise, as far as kMostMoved lets it.
   std::vector<double> random_steps(double rise) const {
@@ -166,7 +200,11 @@ class ModelChecks final : public RunChecks {
         values[i] = float(double(values[i]) + sign * direction(i));
     };
     move(executor_.weights(), weights);
-    if (of_layer_) move(executor_.input_rows(), rows);
+    if (of_layer_) {
+      std::vector<float> input = rows_at(kInputRowsSlot);
+      move(input, rows);
+      executor_.set_rows(kInputRowsSlot, input);
+    }
     comm_.barrier();
     losses.run();
     return comm_.max_of(objective());
@@ -216,10 +254,10 @@ class ModelChecks final : public RunChecks {
 
   // Makes the gradients of weights the sums over all ranks, where a run leaves parts of them: of a
   // step with a sharded optimizer a rank's own part is summed, without a step none.
-  void sum_gradients() {
+  void sum_gradients(ModelExecutor& executor) const {
     const bool of_step = params_.pass == Pass::kStep;
     if (comm_.size() == 1 || (of_step && !params_.model.shard_optimizer)) return;
-    const std::span<float> g = executor_.weight_gradients();
+    const std::span<float> g = executor.weight_gradients();
     if (of_step) {
       const auto [begin, end] = own_moments();
       std::ranges::fill(g.first(begin), 0.0f);
@@ -237,6 +275,8 @@ class ModelChecks final : public RunChecks {
 
   ModelExecutor& executor_;
   const RowWorker& worker_;
+  const PointPlan& plan_;
+  const RunnerOptions& options_;
   const PointParams& params_;
   bool of_layer_;
   std::vector<float> row_gradients_;  // of a layer's input

@@ -77,6 +77,34 @@ TEST(ModelPoint, MeasuredMemoryIsThePredictedByTag) {
     }
 }
 
+TEST(ModelPoint, ActivationsInBf16TakeHalfTheMemoryAndHaveTheGradientsOfFp32) {
+  for (const Scope scope : {Scope::kModel, Scope::kLayer})
+    for (const Recompute recompute : enum_values<Recompute>())
+      for (const char* algorithm : {"dilated", "ring"}) {
+        const Pass pass = scope == Scope::kModel ? Pass::kStep : Pass::kForwardBackward;
+        Point point = model_point(algorithm, 2, pass);
+        point.params.scope = scope;
+        point.params.model.recompute = recompute;
+        const PointRecord wide = measured_model(point);
+        point.params.problem.dtype = DType::kBFloat16;
+        const PointRecord r = measured_model(point);
+        EXPECT_EQ(r.status, PointStatus::kOk) << algorithm << ": " << r.reason;
+        EXPECT_EQ(r.check.reference, "fp32");
+        EXPECT_GT(r.check.rel_l2_error, 1e-4);
+        EXPECT_LT(r.check.rel_l2_error, r.check.tolerance);
+        EXPECT_EQ(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes);
+        for (const char* half : {"query", "key_value", "grad_out"})
+          EXPECT_EQ(2 * r.memory.by_tag.at(half), wide.memory.by_tag.at(half)) << half;
+        const int64_t sums = scope == Scope::kModel ? 2 * 16 : 0;  // of two ranks, doubles
+        EXPECT_EQ(2 * (r.memory.by_tag.at("activations") - sums),
+                  wide.memory.by_tag.at("activations") - sums);
+        for (const char* same : {"weights", "weight_gradients", "output", "grad_query"})
+          EXPECT_EQ(r.memory.by_tag.at(same), wide.memory.by_tag.at(same)) << same;
+        EXPECT_EQ(r.comm.closed_form_bytes_per_rank, r.comm.counted_bytes_per_rank);
+        EXPECT_EQ(r.comm.counted_bytes_per_rank, r.comm.predicted_bytes_per_rank);
+      }
+}
+
 TEST(ModelPoint, EveryPassHasTheSameLossAndGradient) {
   const auto first = measured_model(model_point("dilated", 1)).metrics;
   EXPECT_NEAR(first.at("loss_nats"), std::log(61.0), 1.5);  // of random tokens
@@ -198,8 +226,6 @@ TEST(ModelPoint, RefusalsSayWhatToDo) {
     return plan.point.reason;
   };
   using testing::HasSubstr;
-  EXPECT_THAT(reason_with([](PointParams& p) { p.problem.dtype = DType::kBFloat16; }),
-              HasSubstr("model.dtype"));
   EXPECT_THAT(reason_with([](PointParams& p) { p.kernel = "cuda"; }), HasSubstr("run.kernel cpu"));
   EXPECT_THAT(reason_with([](PointParams& p) { p.mode = Mode::kVirtual; }), HasSubstr("virtual"));
   EXPECT_THAT(reason_with([](PointParams& p) { p.pass = Pass::kBackward; }),
@@ -207,7 +233,8 @@ TEST(ModelPoint, RefusalsSayWhatToDo) {
 }
 
 TEST(ModelPoint, RecomputingIsTheCheapestChangeOfMemory) {
-  const Point point = model_point("dilated", 1);
+  Point point = model_point("dilated", 1);
+  point.params.problem.dtype = DType::kBFloat16;
   Point full = point;
   full.params.model.recompute = Recompute::kFull;
   const auto needed = [](const Point& p) { return plan_point(p, {}, 1, 1).memory_bytes(); };

@@ -227,8 +227,6 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
                      " cannot train: ", refusal.empty() ? plan.point.reason : refusal);
   if (params.model.vocabulary < 256)
     throw UsageError(path, ": model.vocabulary: text is bytes\n  hint: leave the key out: 256");
-  if (params.problem.dtype != DType::kFloat32)
-    throw UsageError(path, ": model.dtype: models train in fp32\n  hint: leave the key out");
   plan.parameters = Parameters(plan.point.params.model, params.problem).count();
   const Schedule program = program_of(plan, Pass::kStep);
   for (Rank r = 0; r < params.ranks; ++r) {

@@ -98,6 +98,7 @@ class BlockProduct {
         const int64_t rows = HWY_MIN(block_.rows - row, kGemmRowStep);
         pack_a<A>(begin, depth, row, rows);
         if (begin == 0 && task_.bias != nullptr) set_to_bias(row, rows);
+        if (begin == 0 && task_.accumulate && c_ == ws_.c) widen_sums(row, rows);
         multiply_rows_of_a(begin, depth, row, rows);
       }
       begin += depth;
@@ -131,6 +132,13 @@ class BlockProduct {
     const float* bias = task_.bias + block_.column;
     for (int64_t i = row; i < row + rows; ++i)
       std::copy(bias, bias + block_.columns, c_ + i * c_pitch_);
+  }
+
+  // C in bf16, which is added to.
+  void widen_sums(int64_t row, int64_t rows) {
+    for (int64_t i = row; i < row + rows; ++i)
+      widen_row(element<Bf16Bits>(task_.c, block_.row + i, block_.column), block_.columns,
+                c_ + i * c_pitch_);
   }
 
   void multiply_rows_of_a(int64_t begin, int64_t depth, int64_t row, int64_t rows) {

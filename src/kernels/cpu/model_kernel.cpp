@@ -2,11 +2,11 @@
 // alone say, so that its bits do not depend on the number of threads.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/gemm_simd.h"
+#include "kernels/cpu/model_loss_simd.h"
 #include "kernels/cpu/model_rows_simd.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/model_checks.h"
@@ -103,7 +103,6 @@ class CpuModelKernel final : public ModelKernel {
   }
 
   void add_columns(const Matrix& x, float* into, int threads, std::span<std::byte>) const override {
-    check_fp32("x", x);
     for_columns(x.cols, threads, [&](int64_t begin, int64_t columns) {
       add_columns_of(x.columns_from(begin, columns), into + begin);
     });
@@ -149,8 +148,7 @@ class CpuModelKernel final : public ModelKernel {
   }
 
   void gelu(const Matrix& x, const Matrix& y, int threads) const override {
-    check_fp32("x", x);
-    check_fp32("y", y, x.rows, x.cols);
+    check_like("y", y, x);
     for_rows(x, threads, [&](int64_t begin, int64_t rows) {
       gelu_rows(x.rows_from(begin, rows), y.rows_from(begin, rows));
     });
@@ -158,9 +156,8 @@ class CpuModelKernel final : public ModelKernel {
 
   void gelu_backward(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x,
                      int threads) const override {
-    check_fp32("x", x);
-    check_fp32("grad_y", grad_y, x.rows, x.cols);
-    check_fp32("grad_x", grad_x, x.rows, x.cols);
+    check_like("grad_y", grad_y, x);
+    check_like("grad_x", grad_x, x);
     for_rows(x, threads, [&](int64_t begin, int64_t rows) {
       gelu_backward_rows(x.rows_from(begin, rows), grad_y.rows_from(begin, rows),
                          grad_x.rows_from(begin, rows));
@@ -178,8 +175,7 @@ class CpuModelKernel final : public ModelKernel {
   }
 
   void add(const Matrix& x, const Matrix& y, int threads) const override {
-    check_fp32("x", x);
-    check_fp32("y", y, x.rows, x.cols);
+    check_like("y", y, x);
     for_rows(x, threads, [&](int64_t begin, int64_t rows) {
       add_matrix(x.rows_from(begin, rows), y.rows_from(begin, rows));
     });
@@ -188,18 +184,15 @@ class CpuModelKernel final : public ModelKernel {
   void embed(const int32_t* tokens, const Matrix& table, const Matrix& y,
              int threads) const override {
     check_fp32("table", table, table.rows, y.cols);
-    check_fp32("y", y);
     check_tokens(tokens, y.rows, table.rows);
     for_rows(y, threads, [&](int64_t begin, int64_t rows) {
-      for (int64_t i = begin; i < begin + rows; ++i)
-        std::memcpy(y.row(i), table.row(tokens[i]), size_t(y.cols) * sizeof(float));
+      copy_rows(tokens + begin, table, y.rows_from(begin, rows));
     });
   }
 
   // A thread has some columns of all rows: rows of the table may recur.
   void embed_backward(const int32_t* tokens, const Matrix& grad_y, const Matrix& grad_table,
                       int threads) const override {
-    check_fp32("grad_y", grad_y);
     check_fp32("grad_table", grad_table, grad_table.rows, grad_y.cols);
     check_tokens(tokens, grad_y.rows, grad_table.rows);
     for_columns(grad_y.cols, threads, [&](int64_t begin, int64_t columns) {

@@ -15,23 +15,11 @@ HWY_BEFORE_NAMESPACE();
 namespace longnet {
 namespace HWY_NAMESPACE {
 
-// A sum over a row, vector by vector; the lanes are added in the end.
-class RowSum {
- public:
-  HWY_INLINE RowSum() : whole_(hn::Zero(FloatTag())) {}
-  template <class D>
-  HWY_INLINE void add(D, hn::Vec<D> x) {
-    if constexpr (hn::MaxLanes(D()) == size_t(kLanes))
-      whole_ = hn::Add(whole_, x);
-    else
-      rest_ += hn::GetLane(x);
-  }
-  HWY_INLINE float total() const { return hn::GetLane(hn::SumOfLanes(FloatTag(), whole_)) + rest_; }
-
- private:
-  FloatVec whole_;
-  float rest_ = 0.0f;
-};
+template <class Storage>
+HWY_INLINE Storage* row_of(const Matrix& x, int64_t i) {
+  return static_cast<Storage*>(x.data) + i * x.stride;
+}
+HWY_INLINE bool is_wide(const Matrix& x) { return x.dtype == DType::kFloat32; }
 
 // ---- layer normalisation ----
 
@@ -39,44 +27,55 @@ struct Moments {
   float mean, factor;  // factor = 1 / sqrt(variance + epsilon)
 };
 
-HWY_INLINE Moments moments_of(const float* x, int64_t cols, double epsilon) {
+template <class Storage>
+HWY_INLINE Moments moments_of(const Storage* x, int64_t cols, double epsilon) {
   RowSum sum, squares;
-  for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR { sum.add(d, hn::LoadU(d, x + j)); });
+  for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR { sum.add(d, load_floats(d, x + j)); });
   const float mean = sum.total() / float(cols);
   for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
-    const auto centred = hn::Sub(hn::LoadU(d, x + j), hn::Set(d, mean));
+    const auto centred = hn::Sub(load_floats(d, x + j), hn::Set(d, mean));
     squares.add(d, hn::Mul(centred, centred));
   });
   return {mean, float(1.0 / std::sqrt(double(squares.total()) / double(cols) + epsilon))};
 }
 
-void layer_norm_on_target(const LayerNormTask& task) {
+template <class X, class Y>
+void layer_norm(const LayerNormTask& task) {
   for (int64_t i = 0; i < task.x.rows; ++i) {
-    const float* x = task.x.row(i);
-    float* y = task.y.row(i);
+    const X* x = row_of<X>(task.x, i);
+    Y* y = row_of<Y>(task.y, i);
     const Moments m = moments_of(x, task.x.cols, task.epsilon);
     for_each_vector(task.x.cols, [&](auto d, int64_t j) HWY_ATTR {
-      const auto centred = hn::Sub(hn::LoadU(d, x + j), hn::Set(d, m.mean));
+      const auto centred = hn::Sub(load_floats(d, x + j), hn::Set(d, m.mean));
       const auto normal = hn::Mul(centred, hn::Set(d, m.factor));
-      hn::StoreU(hn::MulAdd(normal, hn::LoadU(d, task.gain + j), hn::LoadU(d, task.bias + j)), d,
-                 y + j);
+      store_floats(hn::MulAdd(normal, hn::LoadU(d, task.gain + j), hn::LoadU(d, task.bias + j)), d,
+                   y + j);
     });
   }
 }
 
+void layer_norm_on_target(const LayerNormTask& task) {
+  if (is_wide(task.x))
+    is_wide(task.y) ? layer_norm<float, float>(task) : layer_norm<float, Bf16Bits>(task);
+  else
+    is_wide(task.y) ? layer_norm<Bf16Bits, float>(task) : layer_norm<Bf16Bits, Bf16Bits>(task);
+}
+
 // With g = grad_y * gain and the normalised row z:
 //   grad_x = factor * (g - mean(g) - z * mean(g * z))
-void layer_norm_backward_on_target(const LayerNormBackwardTask& task) {
+template <class X, class Gradient>
+void layer_norm_backward(const LayerNormBackwardTask& task) {
   const int64_t cols = task.x.cols;
   for (int64_t i = 0; i < task.x.rows; ++i) {
-    const float *x = task.x.row(i), *grad_y = task.grad_y.row(i);
-    float* grad_x = task.grad_x.row(i);
+    const X* x = row_of<X>(task.x, i);
+    const Gradient* grad_y = row_of<Gradient>(task.grad_y, i);
+    Gradient* grad_x = row_of<Gradient>(task.grad_x, i);
     const Moments m = moments_of(x, cols, task.epsilon);
     const auto normal = [&](auto d, int64_t j) HWY_ATTR {
-      return hn::Mul(hn::Sub(hn::LoadU(d, x + j), hn::Set(d, m.mean)), hn::Set(d, m.factor));
+      return hn::Mul(hn::Sub(load_floats(d, x + j), hn::Set(d, m.mean)), hn::Set(d, m.factor));
     };
     const auto grad = [&](auto d, int64_t j) HWY_ATTR {
-      return hn::Mul(hn::LoadU(d, grad_y + j), hn::LoadU(d, task.gain + j));
+      return hn::Mul(load_floats(d, grad_y + j), hn::LoadU(d, task.gain + j));
     };
     RowSum sum, sum_normal;
     for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
@@ -86,15 +85,24 @@ void layer_norm_backward_on_target(const LayerNormBackwardTask& task) {
     });
     const float mean = sum.total() / float(cols), mean_normal = sum_normal.total() / float(cols);
     for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
-      const auto dy = hn::LoadU(d, grad_y + j), z = normal(d, j);
+      const auto dy = load_floats(d, grad_y + j), z = normal(d, j);
       hn::StoreU(hn::MulAdd(dy, z, hn::LoadU(d, task.grad_gain + j)), d, task.grad_gain + j);
       hn::StoreU(hn::Add(dy, hn::LoadU(d, task.grad_bias + j)), d, task.grad_bias + j);
       const auto rest =
           hn::NegMulAdd(z, hn::Set(d, mean_normal), hn::Sub(grad(d, j), hn::Set(d, mean)));
-      const auto before = task.accumulate ? hn::LoadU(d, grad_x + j) : hn::Zero(d);
-      hn::StoreU(hn::MulAdd(rest, hn::Set(d, m.factor), before), d, grad_x + j);
+      const auto before = task.accumulate ? load_floats(d, grad_x + j) : hn::Zero(d);
+      store_floats(hn::MulAdd(rest, hn::Set(d, m.factor), before), d, grad_x + j);
     });
   }
+}
+
+void layer_norm_backward_on_target(const LayerNormBackwardTask& task) {
+  if (is_wide(task.x))
+    is_wide(task.grad_y) ? layer_norm_backward<float, float>(task)
+                         : layer_norm_backward<float, Bf16Bits>(task);
+  else
+    is_wide(task.grad_y) ? layer_norm_backward<Bf16Bits, float>(task)
+                         : layer_norm_backward<Bf16Bits, Bf16Bits>(task);
 }
 
 // ---- GELU ----
@@ -125,56 +133,70 @@ HWY_INLINE hn::Vec<D> normal_below(D d, hn::Vec<D> x, hn::Vec<D> e) {
   return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), hn::Sub(one, below), below);
 }
 
-void gelu_on_target(const Matrix& x, const Matrix& y) {
+template <class Storage>
+void gelu(const Matrix& x, const Matrix& y) {
   for (int64_t i = 0; i < x.rows; ++i) {
-    const float* from = x.row(i);
-    float* to = y.row(i);
+    const Storage* from = row_of<Storage>(x, i);
+    Storage* to = row_of<Storage>(y, i);
     for_each_vector(x.cols, [&](auto d, int64_t j) HWY_ATTR {
-      const auto v = hn::LoadU(d, from + j);
-      hn::StoreU(hn::Mul(v, normal_below(d, v, exp_of_half_square(d, v))), d, to + j);
+      const auto v = load_floats(d, from + j);
+      store_floats(hn::Mul(v, normal_below(d, v, exp_of_half_square(d, v))), d, to + j);
+    });
+  }
+}
+
+void gelu_on_target(const Matrix& x, const Matrix& y) {
+  is_wide(x) ? gelu<float>(x, y) : gelu<Bf16Bits>(x, y);
+}
+
+template <class Storage>
+void gelu_backward(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x) {
+  for (int64_t i = 0; i < x.rows; ++i) {
+    const Storage *from = row_of<Storage>(x, i), *grad = row_of<Storage>(grad_y, i);
+    Storage* to = row_of<Storage>(grad_x, i);
+    for_each_vector(x.cols, [&](auto d, int64_t j) HWY_ATTR {
+      const auto v = load_floats(d, from + j);
+      const auto e = exp_of_half_square(d, v);
+      const auto density = hn::Mul(e, hn::Set(d, 0.39894228f));  // 1 / sqrt(2 pi)
+      const auto slope = hn::MulAdd(v, density, normal_below(d, v, e));
+      store_floats(hn::Mul(load_floats(d, grad + j), slope), d, to + j);
     });
   }
 }
 
 void gelu_backward_on_target(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x) {
-  for (int64_t i = 0; i < x.rows; ++i) {
-    const float *from = x.row(i), *grad = grad_y.row(i);
-    float* to = grad_x.row(i);
-    for_each_vector(x.cols, [&](auto d, int64_t j) HWY_ATTR {
-      const auto v = hn::LoadU(d, from + j);
-      const auto e = exp_of_half_square(d, v);
-      const auto density = hn::Mul(e, hn::Set(d, 0.39894228f));  // 1 / sqrt(2 pi)
-      const auto slope = hn::MulAdd(v, density, normal_below(d, v, e));
-      hn::StoreU(hn::Mul(hn::LoadU(d, grad + j), slope), d, to + j);
-    });
-  }
+  is_wide(x) ? gelu_backward<float>(x, grad_y, grad_x) : gelu_backward<Bf16Bits>(x, grad_y, grad_x);
 }
 
 // ---- rotary positions ----
 
 // Turns pairs of one row: [head_dim] cosines and sines, each twice, the first of a pair negated.
-HWY_INLINE void turn_row(float* x, int64_t cols, int64_t head_dim, const float* cosine,
+template <class Storage>
+HWY_INLINE void turn_row(Storage* x, int64_t cols, int64_t head_dim, const float* cosine,
                          const float* sine) {
 #if HWY_TARGET == HWY_SCALAR
+  const OneFloat d;
   for (int64_t j = 0; j < cols; j += 2) {
     const int64_t at = j % head_dim;
-    const float even = x[j], odd = x[j + 1];
-    x[j] = even * cosine[at] + odd * sine[at];
-    x[j + 1] = odd * cosine[at + 1] + even * sine[at + 1];
+    const float even = hn::GetLane(load_floats(d, x + j));
+    const float odd = hn::GetLane(load_floats(d, x + j + 1));
+    store_floats(hn::Set(d, even * cosine[at] + odd * sine[at]), d, x + j);
+    store_floats(hn::Set(d, odd * cosine[at + 1] + even * sine[at + 1]), d, x + j + 1);
   }
 #else
   const hn::CappedTag<float, 8> d8;
   for (int64_t head = 0; head < cols; head += head_dim) {
     for (int64_t j = 0; j < head_dim; j += int64_t(hn::MaxLanes(d8))) {
-      const auto v = hn::LoadU(d8, x + head + j);
+      const auto v = load_floats(d8, x + head + j);
       const auto turned = hn::Mul(hn::Shuffle2301(v), hn::LoadU(d8, sine + j));
-      hn::StoreU(hn::MulAdd(v, hn::LoadU(d8, cosine + j), turned), d8, x + head + j);
+      store_floats(hn::MulAdd(v, hn::LoadU(d8, cosine + j), turned), d8, x + head + j);
     }
   }
 #endif
 }
 
-void rotate_on_target(const RotateTask& task) {
+template <class Storage>
+void rotate(const RotateTask& task) {
   constexpr int64_t kPairs = 128;
   double re[kPairs], im[kPairs], step_re[kPairs], step_im[kPairs];  // factor * e^(i angle)
   const int64_t pairs = task.head_dim / 2;
@@ -203,38 +225,52 @@ void rotate_on_target(const RotateTask& task) {
       im[p] = re[p] * step_im[p] + im[p] * step_re[p];
       re[p] = next;
     }
-    turn_row(task.x.row(i), task.x.cols, task.head_dim, cosine, sine);
+    turn_row(row_of<Storage>(task.x, i), task.x.cols, task.head_dim, cosine, sine);
   }
+}
+
+void rotate_on_target(const RotateTask& task) {
+  is_wide(task.x) ? rotate<float>(task) : rotate<Bf16Bits>(task);
 }
 
 // ---- sums ----
 
+// to += from.
+template <class From, class To>
+HWY_INLINE void add_row(const From* from, int64_t cols, To* to) {
+  for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
+    store_floats(hn::Add(load_floats(d, to + j), load_floats(d, from + j)), d, to + j);
+  });
+}
+
+template <class Storage>
+void add_matrix(const Matrix& x, const Matrix& y) {
+  for (int64_t i = 0; i < x.rows; ++i)
+    add_row(row_of<Storage>(x, i), x.cols, row_of<Storage>(y, i));
+}
+
 void add_matrix_on_target(const Matrix& x, const Matrix& y) {
-  for (int64_t i = 0; i < x.rows; ++i) {
-    const float* from = x.row(i);
-    float* to = y.row(i);
-    for_each_vector(x.cols, [&](auto d, int64_t j) HWY_ATTR {
-      hn::StoreU(hn::Add(hn::LoadU(d, to + j), hn::LoadU(d, from + j)), d, to + j);
-    });
-  }
+  is_wide(x) ? add_matrix<float>(x, y) : add_matrix<Bf16Bits>(x, y);
 }
 
 // into += rows [first, first + kRows) of x, one after the other.
-template <int kRows>
+template <int kRows, class Storage>
 HWY_INLINE void add_rows_of(const Matrix& x, int64_t first, float* into) {
   for_each_vector(x.cols, [&](auto d, int64_t j) HWY_ATTR {
     auto sum = hn::LoadU(d, into + j);
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) sum = hn::Add(sum, hn::LoadU(d, x.row(first + r) + j));
+    for (int r = 0; r < kRows; ++r)
+      sum = hn::Add(sum, load_floats(d, row_of<Storage>(x, first + r) + j));
     hn::StoreU(sum, d, into + j);
   });
 }
 
 // Hardware prefetchers follow four rows at a time where rows lie in different pages, and only one
 // where they do not.
-void add_columns_on_target(const Matrix& x, float* into) {
+template <class Storage>
+void add_columns(const Matrix& x, float* into) {
   constexpr int64_t kGroupRows = 64, kSums = 4096, kPage = 4096;
-  const bool far_apart = x.stride * int64_t(sizeof(float)) >= kPage;
+  const bool far_apart = x.stride * int64_t(sizeof(Storage)) >= kPage;
   alignas(64) float sums[kSums];
   for (int64_t begin = 0; begin < x.cols; begin += kSums) {
     const Matrix columns = x.columns_from(begin, HWY_MIN(x.cols - begin, kSums));
@@ -242,105 +278,35 @@ void add_columns_on_target(const Matrix& x, float* into) {
       std::fill(sums, sums + columns.cols, 0.0f);
       const int64_t end = HWY_MIN(first + kGroupRows, x.rows);
       int64_t i = first;
-      for (; far_apart && i + 4 <= end; i += 4) add_rows_of<4>(columns, i, sums);
-      for (; i < end; ++i) add_rows_of<1>(columns, i, sums);
-      add_rows_of<1>({sums, 1, columns.cols, columns.cols}, 0, into + begin);
+      for (; far_apart && i + 4 <= end; i += 4) add_rows_of<4, Storage>(columns, i, sums);
+      for (; i < end; ++i) add_rows_of<1, Storage>(columns, i, sums);
+      add_row(sums, columns.cols, into + begin);
     }
   }
 }
 
+void add_columns_on_target(const Matrix& x, float* into) {
+  is_wide(x) ? add_columns<float>(x, into) : add_columns<Bf16Bits>(x, into);
+}
+
 void add_to_rows_on_target(const int32_t* rows, const Matrix& x, const Matrix& table) {
   for (int64_t i = 0; i < x.rows; ++i)
-    add_matrix_on_target(x.rows_from(i, 1), table.rows_from(rows[i], 1));
+    is_wide(x) ? add_row(row_of<float>(x, i), x.cols, table.row(rows[i]))
+               : add_row(row_of<Bf16Bits>(x, i), x.cols, table.row(rows[i]));
 }
 
-double sum_squares_on_target(const float* x, int64_t count) {
-  const hn::ScalableTag<double> dd;
-  const hn::Rebind<float, decltype(dd)> df;
-  constexpr int64_t kStep = int64_t(hn::MaxLanes(dd));
-  auto even = hn::Zero(dd), odd = hn::Zero(dd);
-  int64_t i = 0;
-  for (; i + 2 * kStep <= count; i += 2 * kStep) {
-    const auto a = hn::PromoteTo(dd, hn::LoadU(df, x + i));
-    const auto b = hn::PromoteTo(dd, hn::LoadU(df, x + i + kStep));
-    even = hn::MulAdd(a, a, even);
-    odd = hn::MulAdd(b, b, odd);
+template <class Storage>
+void copy_rows(const int32_t* rows, const Matrix& table, const Matrix& y) {
+  for (int64_t i = 0; i < y.rows; ++i) {
+    const float* from = table.row(rows[i]);
+    Storage* to = row_of<Storage>(y, i);
+    for_each_vector(y.cols, [&](auto d, int64_t j)
+                                HWY_ATTR { store_floats(hn::LoadU(d, from + j), d, to + j); });
   }
-  double sum = hn::GetLane(hn::SumOfLanes(dd, hn::Add(even, odd)));
-  for (; i < count; ++i) sum += double(x[i]) * double(x[i]);
-  return sum;
 }
 
-// ---- loss ----
-
-double cross_entropy_row(float* x, int64_t cols, int32_t target, float scale) {
-  const FloatTag df;
-  FloatVec most = hn::Set(df, x[0]);
-  float max = x[0];
-  int64_t whole = cols / kLanes * kLanes;
-  for (int64_t j = 0; j < whole; j += kLanes) most = hn::Max(most, hn::LoadU(df, x + j));
-  for (int64_t j = whole; j < cols; ++j) max = HWY_MAX(max, x[j]);
-  max = HWY_MAX(max, hn::GetLane(hn::MaxOfLanes(df, most)));
-  const float at_target = x[target];
-  constexpr int64_t kBlock = 512;  // floats whose powers are added in fp32
-  double sum = 0;
-  for (int64_t begin = 0; begin < cols; begin += kBlock) {
-    float* const block = x + begin;
-    RowSum powers;
-    for_each_vector(HWY_MIN(cols - begin, kBlock), [&](auto d, int64_t j) HWY_ATTR {
-      const auto above = hn::Sub(hn::LoadU(d, block + j), hn::Set(d, max));
-      const auto power = exp2_below_127(d, hn::Mul(above, hn::Set(d, 1.44269504f)));
-      hn::StoreU(power, d, block + j);
-      powers.add(d, power);
-    });
-    sum += double(powers.total());
-  }
-  const float factor = float(double(scale) / sum);
-  for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
-    hn::StoreU(hn::Mul(hn::LoadU(d, x + j), hn::Set(d, factor)), d, x + j);
-  });
-  x[target] -= scale;
-  return std::log(sum) + double(max) - double(at_target);
-}
-
-double cross_entropy_on_target(const CrossEntropyTask& task) {
-  double loss = 0;
-  for (int64_t i = 0; i < task.logits.rows; ++i) {
-    float* const row = task.logits.row(i);
-    if (task.targets[i] < 0)
-      std::fill(row, row + task.logits.cols, 0.0f);
-    else
-      loss += cross_entropy_row(row, task.logits.cols, task.targets[i], task.scale);
-  }
-  return loss;
-}
-
-// ---- AdamW ----
-
-void update_on_target(const UpdateTask& task) {
-  const double correction1 = 1 - std::pow(task.beta1, double(task.step));
-  const double correction2 = 1 - std::pow(task.beta2, double(task.step));
-  // weights = kept * weights - rate * first / (sqrt(second) + epsilon), both moments uncorrected.
-  const double root = std::sqrt(correction2);
-  const float kept = float(1 - task.learning_rate * task.decay);
-  const float rate = float(task.learning_rate * root / correction1);
-  const float epsilon = float(task.epsilon * root);
-  const float beta1 = float(task.beta1), rest1 = float((1 - task.beta1) * task.gradient_scale);
-  const float beta2 = float(task.beta2);
-  const float rest2 = float((1 - task.beta2) * task.gradient_scale * task.gradient_scale);
-  for_each_vector(task.count, [&](auto d, int64_t i) HWY_ATTR {
-    const auto g = hn::LoadU(d, task.gradient + i);
-    const auto m = hn::MulAdd(hn::Set(d, beta1), hn::LoadU(d, task.first_moment + i),
-                              hn::Mul(hn::Set(d, rest1), g));
-    const auto v = hn::MulAdd(hn::Set(d, beta2), hn::LoadU(d, task.second_moment + i),
-                              hn::Mul(hn::Set(d, rest2), hn::Mul(g, g)));
-    hn::StoreU(m, d, task.first_moment + i);
-    hn::StoreU(v, d, task.second_moment + i);
-    const auto step =
-        hn::Div(hn::Mul(hn::Set(d, rate), m), hn::Add(hn::Sqrt(v), hn::Set(d, epsilon)));
-    const auto w = hn::LoadU(d, task.weights + i);
-    hn::StoreU(hn::MulSub(w, hn::Set(d, kept), step), d, task.weights + i);
-  });
+void copy_rows_on_target(const int32_t* rows, const Matrix& table, const Matrix& y) {
+  is_wide(y) ? copy_rows<float>(rows, table, y) : copy_rows<Bf16Bits>(rows, table, y);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -358,9 +324,7 @@ HWY_EXPORT(rotate_on_target);
 HWY_EXPORT(add_matrix_on_target);
 HWY_EXPORT(add_columns_on_target);
 HWY_EXPORT(add_to_rows_on_target);
-HWY_EXPORT(sum_squares_on_target);
-HWY_EXPORT(cross_entropy_on_target);
-HWY_EXPORT(update_on_target);
+HWY_EXPORT(copy_rows_on_target);
 
 void layer_norm_rows(const LayerNormTask& task) {
   HWY_DYNAMIC_DISPATCH(layer_norm_on_target)(task);
@@ -382,12 +346,8 @@ void add_columns_of(const Matrix& x, float* into) {
 void add_to_rows(const int32_t* rows, const Matrix& x, const Matrix& table) {
   HWY_DYNAMIC_DISPATCH(add_to_rows_on_target)(rows, x, table);
 }
-double cross_entropy_rows(const CrossEntropyTask& task) {
-  return HWY_DYNAMIC_DISPATCH(cross_entropy_on_target)(task);
-}
-void update_weights(const UpdateTask& task) { HWY_DYNAMIC_DISPATCH(update_on_target)(task); }
-double sum_squares(const float* x, int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(sum_squares_on_target)(x, count);
+void copy_rows(const int32_t* rows, const Matrix& table, const Matrix& y) {
+  HWY_DYNAMIC_DISPATCH(copy_rows_on_target)(rows, table, y);
 }
 
 }  // namespace longnet

@@ -1,5 +1,5 @@
 // Row-wise functions of a model's layers on one core (see model_kernel.h), on a run of rows that
-// one thread works on. All matrices are fp32.
+// one thread works on. Matrices are fp32 or bf16; what is added up and written is rounded once.
 #pragma once
 #include <cstdint>
 
@@ -23,13 +23,8 @@ void rotate_rows(const RotateTask& task);
 void add_matrix(const Matrix& x, const Matrix& y);
 // into[j] += sum of column j. In groups of 64 rows, whose sums are added one after the other.
 void add_columns_of(const Matrix& x, float* into);
-// Row rows[i] of table += row i of x.
+// Row rows[i] of table, in fp32, += row i of x; row i of y = row rows[i] of table.
 void add_to_rows(const int32_t* rows, const Matrix& x, const Matrix& table);
-
-// Returns the loss of the rows.
-double cross_entropy_rows(const CrossEntropyTask& task);
-
-void update_weights(const UpdateTask& task);
-double sum_squares(const float* x, int64_t count);
+void copy_rows(const int32_t* rows, const Matrix& table, const Matrix& y);
 
 }  // namespace longnet

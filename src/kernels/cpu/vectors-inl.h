@@ -61,6 +61,24 @@ HWY_INLINE void for_each_vector(int64_t count, const Body& body) {
   for (; i < count; ++i) body(OneFloat(), i);
 }
 
+// A sum over a row, vector by vector; the lanes are added in the end.
+class RowSum {
+ public:
+  HWY_INLINE RowSum() : whole_(hn::Zero(FloatTag())) {}
+  template <class D>
+  HWY_INLINE void add(D, hn::Vec<D> x) {
+    if constexpr (hn::MaxLanes(D()) == size_t(kLanes))
+      whole_ = hn::Add(whole_, x);
+    else
+      rest_ += hn::GetLane(x);
+  }
+  HWY_INLINE float total() const { return hn::GetLane(hn::SumOfLanes(FloatTag(), whole_)) + rest_; }
+
+ private:
+  FloatVec whole_;
+  float rest_ = 0.0f;
+};
+
 // 2^x for x <= 127 as 2^n 2^f, |f| <= 1/2: a minimax polynomial in f with relative error 9e-8 that
 // is exactly 1 at 0. 0 for x <= -127, -inf included. Adding `magic` rounds x to an integer n and
 // leaves n + 127, the exponent bits of 2^n, in the low byte.

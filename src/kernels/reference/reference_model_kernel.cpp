@@ -65,7 +65,6 @@ class ReferenceModelKernel final : public ModelKernel {
   }
 
   void add_columns(const Matrix& x, float* into, int, std::span<std::byte>) const override {
-    check_fp32("x", x);
     for (int64_t j = 0; j < x.cols; ++j) {
       double sum = double(into[j]);
       for (int64_t i = 0; i < x.rows; ++i) sum += value_at(x, i, j);
@@ -112,8 +111,7 @@ class ReferenceModelKernel final : public ModelKernel {
   }
 
   void gelu(const Matrix& x, const Matrix& y, int) const override {
-    check_fp32("x", x);
-    check_fp32("y", y, x.rows, x.cols);
+    check_like("y", y, x);
     for_each(x, [&](int64_t i, int64_t j) {
       const double v = value_at(x, i, j);
       store(y, i, j, v * normal_below(v));
@@ -122,9 +120,8 @@ class ReferenceModelKernel final : public ModelKernel {
 
   void gelu_backward(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x,
                      int) const override {
-    check_fp32("x", x);
-    check_fp32("grad_y", grad_y, x.rows, x.cols);
-    check_fp32("grad_x", grad_x, x.rows, x.cols);
+    check_like("grad_y", grad_y, x);
+    check_like("grad_x", grad_x, x);
     for_each(x, [&](int64_t i, int64_t j) {
       const double v = value_at(x, i, j);
       store(grad_x, i, j, value_at(grad_y, i, j) * (normal_below(v) + v * normal_density(v)));
@@ -151,22 +148,19 @@ class ReferenceModelKernel final : public ModelKernel {
   }
 
   void add(const Matrix& x, const Matrix& y, int) const override {
-    check_fp32("x", x);
-    check_fp32("y", y, x.rows, x.cols);
+    check_like("y", y, x);
     for_each(x,
              [&](int64_t i, int64_t j) { store(y, i, j, value_at(y, i, j) + value_at(x, i, j)); });
   }
 
   void embed(const int32_t* tokens, const Matrix& table, const Matrix& y, int) const override {
     check_fp32("table", table, table.rows, y.cols);
-    check_fp32("y", y);
     check_tokens(tokens, y.rows, table.rows);
     for_each(y, [&](int64_t i, int64_t j) { store(y, i, j, value_at(table, tokens[i], j)); });
   }
 
   void embed_backward(const int32_t* tokens, const Matrix& grad_y, const Matrix& grad_table,
                       int) const override {
-    check_fp32("grad_y", grad_y);
     check_fp32("grad_table", grad_table, grad_table.rows, grad_y.cols);
     check_tokens(tokens, grad_y.rows, grad_table.rows);
     for (int64_t token = 0; token < grad_table.rows; ++token)
