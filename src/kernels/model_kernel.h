@@ -35,8 +35,8 @@ struct Matrix {
 };
 
 // c = op(a) op(b) + bias, or c += op(a) op(b); op transposes a stored matrix where asked.
-// op(a) is m x k, op(b) k x n, c m x n. Each may be fp32 or bf16: c is rounded once, also where it is
-// accumulated into. c may not overlap a or b.
+// op(a) is m x k, op(b) k x n, c m x n. Each may be fp32 or bf16: c is rounded once, also where it
+// is accumulated into. c may not overlap a or b.
 struct GemmTask {
   Matrix a, b, c;
   bool transpose_a = false, transpose_b = false;

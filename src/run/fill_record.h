@@ -68,8 +68,8 @@ struct ModelOutcome {
   // By what the loss rises in a random direction less what the gradient says, as a share of what it
   // rises by in a usual one.
   double random_error = kNotMeasured;
-  // In the place of these two, of activations in bf16: the difference from the gradients of the same
-  // point in fp32, as a share of them.
+  // In the place of these two, of activations in bf16: the difference from the gradients of the
+  // same point in fp32, as a share of them.
   double bf16_error = kNotMeasured;
   double update_error = kNotMeasured;          // of a step: from AdamW, as a share of its rate
   double loss_without_weights = kNotMeasured;  // of a forward pass alone: over ln(vocabulary)
