@@ -64,9 +64,8 @@ class Engine {
     network_.settle(0);
     while (!events.empty()) {
       const double now = events.next_time();
-      // Ends that rounding alone keeps apart happen together: one round of sharing for all.
-      const double same = now * (1 + 1e-14);
-      while (!events.empty() && events.next_time() <= same) {
+      // One round of sharing for all that happens together.
+      while (!events.empty() && is_same_time(events.next_time(), now)) {
         handle(events.pop(), now);
         drain(now);
       }
@@ -167,6 +166,10 @@ class Engine {
       gather(id, index, begin);
     } else if (is_communication(op.kind)) {
       const uint32_t channel = channel_of(lane, op);
+      if (index + 2 < lane.ops.size())
+        if (const CompactOp& soon = lane.ops[index + 2];
+            is_communication(soon.kind) && soon.kind != OpKind::kCollective)
+          network_.expect(channel_of(lane, soon));
       const double overhead = network_.overhead_s(channel);
       if (timed_ && overhead > 0) return occupy(id, begin, overhead);
       lane.free = begin + overhead;

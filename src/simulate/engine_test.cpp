@@ -72,6 +72,22 @@ TEST(Engine, BandwidthThatAFlowCannotUseGoesToOthers) {
   expect_near(makespan(messages(16, {{0, 1}, {2, 1}}, m), c), 1e-6 + m / 2e11);
 }
 
+TEST(Engine, FlowsWhoseRateStaysEndInTheirTurn) {
+  // Six pairs share a card of 50 GB/s, at most 10 GB/s each; pair k has k m bytes. All run at a
+  // sixth of the card until the first is over, then at their limit: 6 m / 5e10 + 5 m / 1e10.
+  ClusterSpec c = plain_cluster({.inter_alpha = 0, .cards = 1});
+  c.inter.channel_bytes_per_s = {5e9, "test"};
+  std::vector<LooseProgram> p{size_t{16}};
+  const double m = 1e7;
+  int k = 0;
+  for (const auto& [from, to] :
+       std::vector<std::pair<int, int>>{{0, 4}, {0, 5}, {1, 6}, {1, 7}, {2, 8}, {3, 9}}) {
+    p[size_t(from)].add(OpKind::kSend, to, ++k * m);
+    p[size_t(to)].add(OpKind::kRecv, from, k * m);
+  }
+  expect_near(makespan(p, c), 6 * m / 5e10 + 5 * m / 1e10);
+}
+
 TEST(Engine, MessagesOfAPairFollowEachOther) {
   // Both posted at 0: the second one's latency hides behind the first: alpha + 2 m / beta.
   const ClusterSpec c = plain_cluster();

@@ -23,6 +23,9 @@ struct Event {
   uint32_t id, version;
 };
 
+// Ends that rounding alone keeps apart happen together.
+inline bool is_same_time(double time, double first) { return time <= first * (1 + 1e-14); }
+
 class EventQueue {
  public:
   EventQueue() { recent_.fill(kNoSlot); }

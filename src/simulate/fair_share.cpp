@@ -7,45 +7,40 @@
 
 namespace longnet {
 
-FairShare::FairShare(const std::vector<double>& capacities) {
-  for (const double capacity : capacities) add_link(capacity);
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+FairShare::FairShare(const std::vector<double>& capacities, int most_links)
+    : most_links_(size_t(most_links)) {
+  links_.reserve(capacities.size());
+  for (const double capacity : capacities)
+    links_.push_back({.capacity = capacity, .first_user = kNoSlot});
 }
 
-int FairShare::add_link(double capacity) {
-  links_.push_back({.capacity = capacity, .first_user = kNoSlot});
-  return int(links_.size()) - 1;
-}
-
-FairShare::Flow FairShare::add(std::span<const int> links) {
-  const Flow flow = Flow(flows_.size());
-  flows_.push_back({.first_use = uint32_t(uses_.size()), .num_uses = uint32_t(links.size())});
-  for (const int link : links) uses_.push_back({link, flow, kNoSlot, kNoSlot});
+FairShare::Flow FairShare::start(std::span<const int> links, double most) {
+  const Flow flow = take_slot(flows_, free_flows_);
+  uses_.resize(std::max(uses_.size(), flows_.size() * most_links_));
+  flows_[flow] = {most, uint32_t(links.size())};
+  uint32_t id = uint32_t(flow * most_links_);
+  for (const int link : links) {
+    Link& l = links_[size_t(link)];
+    uses_[id] = {link, flow, l.first_user, kNoSlot};
+    if (l.first_user != kNoSlot) uses_[l.first_user].previous = id;
+    l.first_user = id++;
+    ++l.users;
+    touch(link);
+  }
   return flow;
 }
 
-void FairShare::start(Flow flow) {
-  State& f = flows_[flow];
-  f.rate = 0;
-  for (uint32_t id = f.first_use; id < f.first_use + f.num_uses; ++id) {
-    Use& use = uses_[id];
-    Link& l = links_[size_t(use.link)];
-    use.next = l.first_user;
-    use.previous = kNoSlot;
-    if (l.first_user != kNoSlot) uses_[l.first_user].previous = id;
-    l.first_user = id;
-    ++l.users;
-    touch(use.link);
-  }
-}
-
 void FairShare::stop(Flow flow) {
-  for (const Use& use : uses_of(flows_[flow])) {
+  for (const Use& use : uses_of(flow)) {
     Link& l = links_[size_t(use.link)];
     (use.previous == kNoSlot ? l.first_user : uses_[use.previous].next) = use.next;
     if (use.next != kNoSlot) uses_[use.next].previous = use.previous;
     --l.users;
     touch(use.link);
   }
+  free_flows_.push_back(flow);
 }
 
 void FairShare::set_capacity(int link, double capacity) {
@@ -53,16 +48,9 @@ void FairShare::set_capacity(int link, double capacity) {
   touch(link);
 }
 
-void FairShare::set_rate(Flow flow, double rate) {
-  State& f = flows_[flow];
-  if (f.rate == rate) return;
-  f.rate = rate;
-  changed_.push_back(flow);
-}
-
 // True when no other flow uses its links now.
 bool FairShare::runs_alone(Flow flow) {
-  return std::ranges::all_of(uses_of(flows_[flow]),
+  return std::ranges::all_of(uses_of(flow),
                              [&](const Use& u) { return links_[size_t(u.link)].users == 1; });
 }
 
@@ -77,11 +65,11 @@ void FairShare::collect(int from) {
     l.open = l.users;
     l.dirty = false;
     for (uint32_t user = l.first_user; user != kNoSlot; user = uses_[user].next) {
-      State& f = flows_[uses_[user].flow];
-      if (f.in_component) continue;
-      f.in_component = true;
-      component_flows_.push_back(uses_[user].flow);
-      for (const Use& use : uses_of(f)) {
+      const Flow flow = uses_[user].flow;
+      if (flows_[flow].in_component) continue;
+      flows_[flow].in_component = true;
+      component_flows_.push_back(flow);
+      for (const Use& use : uses_of(flow)) {
         if (links_[size_t(use.link)].in_component) continue;
         links_[size_t(use.link)].in_component = true;
         component_links_.push_back(use.link);
@@ -90,10 +78,28 @@ void FairShare::collect(int from) {
   }
 }
 
+void FairShare::fix(Flow flow, double rate) {
+  flows_[flow].fixed = true;
+  flows_[flow].rate = rate;
+  for (const Use& use : uses_of(flow)) {
+    links_[size_t(use.link)].left -= rate;
+    --links_[size_t(use.link)].open;
+  }
+}
+
+// Of the flows of the component that have no rate yet.
+double FairShare::least_limit() const {
+  double least = kNone;
+  for (const Flow flow : component_flows_)
+    if (!flows_[flow].fixed) least = std::min(least, flows_[flow].most);
+  return least;
+}
+
 void FairShare::fill() {
   constexpr double kSame = 1 + 1e-12;  // links that offer the same are full together
+  double limit = least_limit();
   for (size_t fixed = 0; fixed < component_flows_.size();) {
-    double least = std::numeric_limits<double>::infinity();
+    double least = limit;
     for (const int i : component_links_) {
       const Link& l = links_[size_t(i)];
       if (l.open > 0) least = std::min(least, l.left / l.open);
@@ -105,43 +111,43 @@ void FairShare::fill() {
     }
     for (const int i : full_)
       for (uint32_t user = links_[size_t(i)].first_user; user != kNoSlot; user = uses_[user].next) {
-        State& f = flows_[uses_[user].flow];
-        if (f.fixed) continue;
-        f.fixed = true;
+        if (flows_[uses_[user].flow].fixed) continue;
+        fix(uses_[user].flow, least);
         ++fixed;
-        set_rate(uses_[user].flow, least);
-        for (const Use& use : uses_of(f)) {
-          links_[size_t(use.link)].left -= least;
-          --links_[size_t(use.link)].open;
-        }
       }
+    if (limit > least * kSame) continue;
+    for (const Flow flow : component_flows_) {
+      if (flows_[flow].fixed || flows_[flow].most > least * kSame) continue;
+      fix(flow, least);
+      ++fixed;
+    }
+    limit = least_limit();
   }
 }
 
-const std::vector<FairShare::Flow>& FairShare::update() {
-  changed_.clear();
-  for (const int link : dirty_) {
-    Link& l = links_[size_t(link)];
-    if (!l.dirty) continue;
-    l.dirty = false;
-    if (l.users == 0) continue;
-    const Flow first = uses_[l.first_user].flow;
-    if (l.users == 1 && runs_alone(first)) {
-      double least = std::numeric_limits<double>::infinity();
-      for (const Use& use : uses_of(flows_[first])) {
-        least = std::min(least, links_[size_t(use.link)].capacity);
-        links_[size_t(use.link)].dirty = false;
-      }
-      set_rate(first, least);
-      continue;
+// Gives rates to the flows that are connected to this link, if that is still to be done and there
+// are some.
+bool FairShare::fill_around(int link) {
+  Link& l = links_[size_t(link)];
+  if (!l.dirty) return false;
+  l.dirty = false;
+  if (l.users == 0) return false;
+  const Flow first = uses_[l.first_user].flow;
+  if (l.users == 1 && runs_alone(first)) {
+    double least = flows_[first].most;
+    for (const Use& use : uses_of(first)) {
+      least = std::min(least, links_[size_t(use.link)].capacity);
+      links_[size_t(use.link)].dirty = false;
     }
-    collect(link);
-    fill();
-    for (const int i : component_links_) links_[size_t(i)].in_component = false;
-    for (const Flow flow : component_flows_) flows_[flow].in_component = flows_[flow].fixed = false;
+    flows_[first].rate = least;
+    component_flows_.assign(1, first);
+    return true;
   }
-  dirty_.clear();
-  return changed_;
+  collect(link);
+  fill();
+  for (const int i : component_links_) links_[size_t(i)].in_component = false;
+  for (const Flow flow : component_flows_) flows_[flow].in_component = flows_[flow].fixed = false;
+  return true;
 }
 
 }  // namespace longnet

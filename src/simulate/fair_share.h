@@ -3,8 +3,10 @@
 //   Two flows on a link of 10 B/s, one of them also on a link of 2 B/s: rates 8 and 2.
 //
 // Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): the link that offers
-// its flows the least fixes theirs, is taken out with what they use elsewhere, and so on. Only the
-// flows that are connected to a change through shared links are looked at again.
+// its flows the least fixes theirs, is taken out with what they use elsewhere, and so on; a flow's
+// own limit counts as a link of its own. Only the flows that are connected to a change through
+// shared links are looked at again. Memory is taken by the flows that run, not by all that ever
+// do: of millions of messages a few thousand run at a time, and their flows stay in the caches.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,32 +17,37 @@ namespace longnet {
 class FairShare {
  public:
   using Flow = uint32_t;
-  explicit FairShare(const std::vector<double>& capacities);
+  // `capacities` of the links; a flow uses at most `most_links` of them.
+  FairShare(const std::vector<double>& capacities, int most_links);
 
-  int add_link(double capacity);  // its number
-  // A flow over these links, numbered from 0 on; it takes nothing before it starts. One that uses a
-  // link twice (in a collapsed topology) takes twice its rate from it.
-  Flow add(std::span<const int> links);
-
-  void start(Flow flow);
+  // A flow over these links, at `most` at any time; its number, which may be that of one that has
+  // stopped. One that uses a link twice (in a collapsed topology) takes twice its rate from it.
+  Flow start(std::span<const int> links, double most);
   void stop(Flow flow);
   void set_capacity(int link, double capacity);
 
-  // Recomputes what changed since the last call; the flows whose rate is new, in a fixed order.
-  const std::vector<Flow>& update();
+  // Recomputes what changed since the last call; calls `component(flows)` with the flows that are
+  // connected to a change and each other, in a fixed order.
+  template <class Component>
+  void update(Component&& component) {
+    for (size_t i = 0; i < dirty_.size(); ++i)
+      if (fill_around(dirty_[i])) component(std::span<const Flow>(component_flows_));
+    dirty_.clear();
+  }
   double rate(Flow flow) const { return flows_[flow].rate; }
 
  private:
-  // A link of a flow, while that runs in the list of the link's users.
+  // A link of a flow that runs, in the list of the link's users.
   struct Use {
     int link;
     Flow flow;
     uint32_t next, previous;
   };
   struct State {
-    double rate = 0;
-    uint32_t first_use = 0, num_uses = 0;
+    double most = 0;
+    uint32_t num_uses = 0;
     bool in_component = false, fixed = false;
+    double rate = 0;
   };
   struct Link {
     double capacity = 0, left = 0;
@@ -49,21 +56,26 @@ class FairShare {
     int open = 0;  // of them, those whose flow has no rate yet
     bool in_component = false, dirty = false;
   };
-  std::span<Use> uses_of(const State& flow) { return {&uses_[flow.first_use], flow.num_uses}; }
+  std::span<Use> uses_of(Flow flow) {
+    return {uses_.data() + size_t(flow) * most_links_, flows_[flow].num_uses};
+  }
   void touch(int link) {
     if (links_[size_t(link)].dirty) return;
     links_[size_t(link)].dirty = true;
     dirty_.push_back(link);
   }
+  bool fill_around(int link);
   bool runs_alone(Flow flow);
   void collect(int from);
   void fill();
-  void set_rate(Flow flow, double rate);
+  void fix(Flow flow, double rate);
+  double least_limit() const;
 
+  size_t most_links_;
   std::vector<Link> links_;
   std::vector<State> flows_;
-  std::vector<Use> uses_;  // of one flow after another
-  std::vector<Flow> changed_, component_flows_;
+  std::vector<Use> uses_;  // most_links_ for each flow
+  std::vector<Flow> free_flows_, component_flows_;
   std::vector<int> dirty_, component_links_, full_;
 };
 

@@ -14,13 +14,14 @@ Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const 
       alpha_(alpha),
       simulated_(simulated),
       kind_(kind),
-      first_slow_link_(topology.num_links()),
       channels_of_(size_t(simulated)),
       progresses_(size_t(simulated), true),
-      flowing_(size_t(simulated), 0),
-      share_(topology.capacities()) {
-  for (int i = 0; is_slowed() && i < simulated; ++i)
-    share_.add_link(std::numeric_limits<double>::infinity());
+      flowing_(size_t(simulated), 0) {}
+
+uint32_t Network::speed_of(const Speed& speed) {
+  const auto known = std::ranges::find(speeds_, speed);
+  if (known == speeds_.end()) return speeds_.push_back(speed), uint32_t(speeds_.size()) - 1;
+  return uint32_t(known - speeds_.begin());
 }
 
 uint32_t Network::add_channel(Rank from, Rank to) {
@@ -35,46 +36,51 @@ uint32_t Network::add_channel(Rank from, Rank to) {
   if (most > 0 && most < rate) rate = most;
   channels_.push_back({.sender = uint32_t(from % simulated_),
                        .receiver = uint32_t(to % simulated_),
-                       .alpha = topology_.alpha_s(route, alpha_),
-                       .seconds_per_byte = 1 / rate,
-                       .overhead = topology_.overhead_s(route)});
-  ends_.push_back({from, to, first_link, uint32_t(links_.size()) - first_link});
+                       .speed = speed_of({.alpha = topology_.alpha_s(route, alpha_),
+                                          .seconds_per_byte = 1 / rate,
+                                          .overhead = topology_.overhead_s(route)}),
+                       .first_link = first_link,
+                       .num_links = uint16_t(route.count)});
+  receivers_.push_back(to);
   return uint32_t(channels_.size()) - 1;
 }
 
 // A link that all its channels together cannot fill slows none of them. A channel that crosses
 // others is limited by them and by its own fastest rate.
 void Network::seal() {
-  std::vector<double> asked(size_t(topology_.num_links()), 0);
-  const auto route_of = [&](const Ends& e) {
-    return std::span(links_).subspan(e.first_link, e.num_links);
-  };
-  for (size_t i = 0; i < channels_.size(); ++i)
-    for (const int link : route_of(ends_[i]))
-      asked[size_t(link)] += 1 / channels_[i].seconds_per_byte;
-  std::vector<int> crossed;
+  std::vector<double> capacities = topology_.capacities(), asked(capacities.size(), 0);
+  const auto first_slow_link = int(capacities.size());  // one per simulated rank
+  if (is_slowed())
+    capacities.resize(capacities.size() + size_t(simulated_),
+                      std::numeric_limits<double>::infinity());
+  for (const Channel& c : channels_)
+    for (const int link : links_of(c)) asked[size_t(link)] += 1 / speeds_[c.speed].seconds_per_byte;
+  std::vector<int> links;
+  size_t most_links = 0;
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& c = channels_[i];
-    const double rate = 1 / c.seconds_per_byte;
-    crossed.clear();
-    bool limited = false;
-    for (const int link : route_of(ends_[i])) {
-      const double capacity = topology_.capacity(link);
+    const double rate = 1 / speeds_[c.speed].seconds_per_byte;
+    const size_t first = links.size();
+    for (const int link : links_of(c)) {
+      const double capacity = capacities[size_t(link)];
       if (asked[size_t(link)] <= capacity * (1 + 1e-12)) continue;
-      crossed.push_back(link);
-      limited = limited || capacity <= rate;
+      links.push_back(link);
+      c.limited = c.limited || capacity <= rate;
     }
-    c.alone = crossed.empty() && !kind_.pauses;
+    c.alone = links.size() == first && !kind_.pauses;
     c.timed = c.alone && kind_.alone_is_fast;
-    if (!limited && !c.alone) crossed.push_back(share_.add_link(rate));
     if (is_slowed())
       for (const uint32_t rank : {c.sender, c.receiver})
-        crossed.push_back(first_slow_link_ + int(rank));
-    share_.add(crossed);
+        links.push_back(first_slow_link + int(rank));
+    c.first_link = uint32_t(first);
+    c.num_links = uint16_t(links.size() - first);
+    most_links = std::max(most_links, links.size() - first);
     if (!kind_.pauses) continue;
     channels_of_[c.sender].push_back(uint32_t(i));
     channels_of_[c.receiver].push_back(uint32_t(i));
   }
+  links_ = std::move(links);
+  share_ = FairShare(capacities, int(most_links));
 }
 
 void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool is_send) {
@@ -83,16 +89,16 @@ void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool
     const uint32_t id = take_slot(posted_, free_posted_);
     posted_[id] = {side, bytes, kNoSlot};
     append(posted_, id, c.first, c.last);
+    __builtin_prefetch(&links_[c.first_link]);
     c.holds_sends = is_send;
     return;
   }
   const Posted other = posted_[c.first];
   free_posted_.push_back(c.first);
   c.first = other.next;
-  const auto [from, to] = std::pair(ends_[channel].from, ends_[channel].to);
-  check(other.bytes == bytes, "a message from rank ", from, " to rank ", to, " has ",
-        is_send ? bytes : other.bytes, " bytes on one side and ", is_send ? other.bytes : bytes,
-        " on the other");
+  check(other.bytes == bytes, "a message from rank ", c.sender, " to rank ", receivers_[channel],
+        " has ", is_send ? bytes : other.bytes, " bytes on one side and ",
+        is_send ? other.bytes : bytes, " on the other");
   start(channel, is_send ? side : other.side, is_send ? other.side : side, bytes);
 }
 
@@ -100,9 +106,10 @@ void Network::start(uint32_t channel, const MessageSide& send, const MessageSide
                     double bytes) {
   ++messages;
   Channel& c = channels_[channel];
-  const double ready = std::max(send.posted_s, recv.posted_s) + c.alpha;
+  const Speed& speed = speeds_[c.speed];
+  const double ready = std::max(send.posted_s, recv.posted_s) + speed.alpha;
   if (c.timed) {
-    c.free_at = std::max(ready, c.free_at) + bytes * c.seconds_per_byte;
+    c.free_at = std::max(ready, c.free_at) + bytes * speed.seconds_per_byte;
     done(send, recv, c.free_at);
     return;
   }
@@ -128,13 +135,15 @@ void Network::begin_flow(uint32_t message, double now) {
 
 void Network::run_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
-  c.since = now;
-  if (c.alone) {
-    events_.push(now + c.left * c.seconds_per_byte, EventKind::kFlowEnds, channel, ++c.version);
-  } else {
-    c.shares = true;
-    c.rate = 0;
-    share_.start(channel);
+  const double rate = 1 / speeds_[c.speed].seconds_per_byte;
+  c.flow = share_.start(links_of(c), c.limited ? std::numeric_limits<double>::infinity() : rate);
+  if (c.flow == flows_.size()) flows_.emplace_back();
+  Flowing& flow = flows_[c.flow];
+  flow = {.channel = channel, .version = flow.version + 1, .since = now};
+  if (c.num_links == 0) {
+    flow.rate = rate;
+    flow.end = now + c.left * speeds_[c.speed].seconds_per_byte;
+    push_end(c.flow);
   }
   count_flowing(Rank(c.sender), 1, now);
   count_flowing(Rank(c.receiver), 1, now);
@@ -142,12 +151,11 @@ void Network::run_flow(uint32_t channel, double now) {
 
 void Network::pause_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
-  if (c.shares) {
-    c.left -= c.rate * (now - c.since);
-    c.shares = false;
-    share_.stop(channel);
-    ++c.version;  // its end is not known any more
-  }
+  Flowing& flow = flows_[c.flow];
+  c.left -= flow.rate * (now - flow.since);
+  share_.stop(c.flow);
+  ++flow.version;  // its end is not known any more
+  c.flow = kNoSlot;
   count_flowing(Rank(c.sender), -1, now);
   count_flowing(Rank(c.receiver), -1, now);
 }
@@ -160,10 +168,11 @@ void Network::count_flowing(Rank rank, int change, double now) {
   if (before != (count > 0)) flowing_changed(rank, now);
 }
 
-void Network::flow_ends(uint32_t channel, uint32_t version, double now) {
-  Channel& c = channels_[channel];
-  if (c.version != version) return;
+void Network::flow_ends(FairShare::Flow flow, uint32_t version, double now) {
+  if (flows_[flow].version != version) return;
+  const uint32_t channel = flows_[flow].channel;
   pause_flow(channel, now);
+  Channel& c = channels_[channel];
   const Message m = messages_[c.message];
   free_messages_.push_back(c.message);
   c.message = kNoSlot;
@@ -174,16 +183,33 @@ void Network::flow_ends(uint32_t channel, uint32_t version, double now) {
   done(m.send, m.recv, now);
 }
 
-void Network::settle(double now) {
-  for (const FairShare::Flow channel : share_.update()) {
-    Channel& c = channels_[channel];
-    c.left -= c.rate * (now - c.since);
-    // Over at this very moment, but for rounding.
-    if (c.left <= 1e-9 * messages_[c.message].bytes) c.left = 0;
-    c.since = now;
-    c.rate = share_.rate(channel);
-    events_.push(now + c.left / c.rate, EventKind::kFlowEnds, channel, ++c.version);
+void Network::push_end(FairShare::Flow flow) {
+  Flowing& f = flows_[flow];
+  f.foretold = true;
+  events_.push(f.end, EventKind::kFlowEnds, flow, f.version);
+}
+
+// New ends of flows that are connected. Only the first ones are events: when they come, the others
+// are looked at again.
+void Network::foretell(std::span<const FairShare::Flow> flows, double now) {
+  double first = std::numeric_limits<double>::infinity();
+  for (const FairShare::Flow flow : flows) {
+    Flowing& f = flows_[flow];
+    if (const double rate = share_.rate(flow); rate != f.rate) {
+      Channel& c = channels_[f.channel];
+      c.left -= f.rate * (now - f.since);
+      // Over at this very moment, but for rounding.
+      if (c.left <= 1e-9 * messages_[c.message].bytes) c.left = 0;
+      f = {f.channel, f.version + 1, false, rate, now, now + c.left / rate};
+    }
+    first = std::min(first, f.end);
   }
+  for (const FairShare::Flow flow : flows)
+    if (!flows_[flow].foretold && is_same_time(flows_[flow].end, first)) push_end(flow);
+}
+
+void Network::settle(double now) {
+  share_.update([&](std::span<const FairShare::Flow> flows) { foretell(flows, now); });
 }
 
 void Network::set_progress(Rank rank, bool progresses, double now) {
@@ -191,17 +217,19 @@ void Network::set_progress(Rank rank, bool progresses, double now) {
   progresses_[size_t(rank)] = progresses;
   if (is_slowed())
     return share_.set_capacity(
-        first_slow_link_ + int(rank),
+        topology_.num_links() + int(rank),
         progresses ? std::numeric_limits<double>::infinity() : kind_.bytes_per_s_without_progress);
   for (const uint32_t channel : channels_of_[size_t(rank)]) {
     const Channel& c = channels_[channel];
     if (c.message == kNoSlot) continue;
-    // Over at this very moment, but for rounding: its end is the next event.
-    const double left = c.left - c.rate * (now - c.since);
-    if (c.shares && left <= 1e-9 * messages_[c.message].bytes) continue;
-    const bool may = may_flow(c);
-    if (may && !c.shares) run_flow(channel, now);
-    if (!may && c.shares) pause_flow(channel, now);
+    const bool flows = c.flow != kNoSlot, may = may_flow(c);
+    if (flows) {
+      // Over at this very moment, but for rounding: its end is the next event.
+      const Flowing& f = flows_[c.flow];
+      if (c.left - f.rate * (now - f.since) <= 1e-9 * messages_[c.message].bytes) continue;
+    }
+    if (may && !flows) run_flow(channel, now);
+    if (!may && flows) pause_flow(channel, now);
   }
 }
 

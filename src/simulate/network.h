@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "simulate/event_queue.h"
@@ -32,11 +33,13 @@ class Network {
   void seal();  // after the last channel: finds those that nobody else can slow
   // One side of a message; it starts when the other one is there.
   void post(uint32_t channel, const MessageSide& side, double bytes, bool is_send);
-  double overhead_s(uint32_t channel) const { return channels_[channel].overhead; }
+  // Has the channel read into the caches: of a million of them the next one is in none.
+  void expect(uint32_t channel) const { __builtin_prefetch(&channels_[channel], 1); }
+  double overhead_s(uint32_t channel) const { return speeds_[channels_[channel].speed].overhead; }
 
   // Time-ordered part; the engine puts its own events into the same queue.
   void latency_over(uint32_t message, double now);
-  void flow_ends(uint32_t channel, uint32_t version, double now);
+  void flow_ends(FairShare::Flow flow, uint32_t version, double now);
   void settle(double now);  // new rates, before the clock moves on
 
   // A rank that computes and cannot progress its messages meanwhile, or that can again.
@@ -52,24 +55,34 @@ class Network {
   int64_t messages = 0, shared_messages = 0;
 
  private:
-  struct Channel {
-    uint32_t sender, receiver;  // simulated twins of the two ranks
+  // What channels of one kind have in common.
+  struct Speed {
     double alpha, seconds_per_byte, overhead;
-    double free_at = 0;                                    // when the message before is over
-    uint32_t first = kNoSlot, last = kNoSlot;              // posted sides without a partner
-    uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
-    bool holds_sends = false;
-    bool alone = false;   // nobody else can slow its messages
-    bool timed = false;   // alone, and no event is needed to know their ends
-    bool shares = false;  // its message has a rate of share_
-    // The message that has the channel: it flows, but for pauses, until its end. The version counts
-    // the ends that have been foretold; only the last one is true.
-    uint32_t message = kNoSlot, version = 0;
-    double left = 0, rate = 0, since = 0;
+    bool operator==(const Speed&) const = default;
   };
-  struct Ends {
-    Rank from, to;                           // of a channel, as the schedule names them
-    uint32_t first_link = 0, num_links = 0;  // in links_
+  // In one line of the cache: most channels carry few messages, with many others between them.
+  struct alignas(64) Channel {
+    uint32_t sender, receiver;  // simulated twins of the two ranks
+    uint32_t speed;             // in speeds_
+    uint32_t first_link = 0;    // of links_, those that can slow it
+    uint16_t num_links = 0;
+    bool holds_sends = false;
+    bool alone : 1 = false;                    // nobody else can slow its messages
+    bool timed : 1 = false;                    // alone, and no event is needed to know their ends
+    bool limited : 1 = false;                  // one of its links is no faster than it
+    uint32_t first = kNoSlot, last = kNoSlot;  // posted sides without a partner
+    uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
+    uint32_t message = kNoSlot;  // the one that has the channel: it flows, but for pauses
+    uint32_t flow = kNoSlot;     // of share_ and flows_, while the message flows
+    double left = 0;             // of the message, bytes; while it flows, at flows_' `since`
+    double free_at = 0;          // when the message before is over
+  };
+  // A message that flows. The version counts the ends that have been foretold; only the last one is
+  // true.
+  struct Flowing {
+    uint32_t channel, version = 0;
+    bool foretold = false;
+    double rate = 0, since = 0, end = 0;
   };
   struct Posted {
     MessageSide side;
@@ -86,6 +99,12 @@ class Network {
   void begin_flow(uint32_t message, double now);
   void run_flow(uint32_t channel, double now);
   void pause_flow(uint32_t channel, double now);
+  void foretell(std::span<const FairShare::Flow> flows, double now);
+  void push_end(FairShare::Flow flow);
+  uint32_t speed_of(const Speed& speed);
+  std::span<const int> links_of(const Channel& c) const {
+    return std::span(links_).subspan(c.first_link, c.num_links);
+  }
   bool is_slowed() const { return kind_.bytes_per_s_without_progress > 0; }
   bool may_flow(const Channel& c) const {
     return is_slowed() || (progresses_[c.sender] && progresses_[c.receiver]);
@@ -95,17 +114,18 @@ class Network {
   AlphaSet alpha_;
   int simulated_;
   Kind kind_;
-  int first_slow_link_;            // one per simulated rank, behind the topology's
-  std::vector<Channel> channels_;  // a channel's number is that of its flow in share_
-  std::vector<Ends> ends_;
-  std::vector<int> links_;  // routes of the channels, one after another
+  std::vector<Speed> speeds_;
+  std::vector<Channel> channels_;
+  std::vector<Rank> receivers_;  // of the channels, as the schedule names them
+  std::vector<int> links_;       // routes of the channels, one after another
+  std::vector<Flowing> flows_;   // by number of their flow in share_
   std::vector<Posted> posted_;
   std::vector<Message> messages_;
   std::vector<uint32_t> free_posted_, free_messages_;
   std::vector<std::vector<uint32_t>> channels_of_;  // by simulated rank, where flows may pause
   std::vector<bool> progresses_;
   std::vector<int> flowing_;
-  FairShare share_;
+  FairShare share_{{}, 0};
   EventQueue events_;
 };
 
