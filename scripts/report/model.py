@@ -117,6 +117,11 @@ class Point:
         return int(self.num("params.replicas") or 1)
 
     @property
+    def head_groups(self) -> int:
+        """Ranks with the same tokens, which split heads."""
+        return int(self.num("params.head_groups") or 1)
+
+    @property
     def compute_pass(self) -> str:
         """One of PASSES: most points, and all older ones, are forward."""
         return self.text("params.pass") or FORWARD
@@ -137,7 +142,7 @@ class Point:
     @property
     def group_ranks(self) -> int:
         """Ranks that share a sequence."""
-        return max(1, self.ranks // self.replicas)
+        return max(1, self.ranks // self.replicas // self.head_groups)
 
     @property
     def group_batch(self) -> int:

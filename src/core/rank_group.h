@@ -62,14 +62,31 @@ struct RankGroup {
   auto operator<=>(const RankGroup&) const = default;
 };
 
-// All ranks of a program: replicas, one after the other, of ranks that share a sequence. 6 ranks,
-// sequence 3, replicas 2: the sequence groups are 0 1 2 and 3 4 5.
+// All ranks of a program: replicas, one after the other, of ranks that share a sequence; and in the
+// place of each of these, side by side, ranks that have the same tokens and split the heads. 12
+// ranks, sequence 3, replicas 2, head groups 2: rank 3 is in replica 0, has the tokens at position
+// 1, as rank 2 does, and the second half of the heads; 1 3 5 share a sequence.
 struct RankGrid {
-  int sequence = 1, replicas = 1;
-  int count() const { return sequence * replicas; }
-  int position(Rank r) const { return r % sequence; }  // in its sequence
-  int replica(Rank r) const { return r / sequence; }
+  int sequence = 1, replicas = 1, head_groups = 1;
+  int count() const { return sequence * replicas * head_groups; }
+  int position(Rank r) const { return r / head_groups % sequence; }  // in its sequence
+  int replica(Rank r) const { return r / head_groups / sequence; }
+  int head_group(Rank r) const { return r % head_groups; }
   RankGroup everyone() const { return {.count = count()}; }
+  // Ranks with the same tokens; ranks with the same heads, and so the same weights.
+  RankGroup same_tokens(Rank r) const { return {.first = r - head_group(r), .count = head_groups}; }
+  RankGroup same_heads(Rank r) const {
+    return {.first = head_group(r), .stride = head_groups, .count = count() / head_groups};
+  }
+  // Rank p of the sequence of r, among those with the same heads; and a group of such ranks.
+  Rank placed(Rank p, Rank r) const {
+    return (replica(r) * sequence + p) * head_groups + head_group(r);
+  }
+  RankGroup placed(RankGroup g, Rank r) const {
+    g.first = placed(g.first, r);
+    if (g.count > 1) g.stride *= head_groups, g.outer_stride *= head_groups;
+    return g;
+  }
 };
 
 }  // namespace longnet

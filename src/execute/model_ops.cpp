@@ -61,9 +61,12 @@ class ModelOps {
       case RowFunction::kEmbedBackward:
         return kernel_.embed_backward(tokens(from_[0]), from_[1], into_[0], threads_);
       case RowFunction::kLayerNorm:
-        return kernel_.layer_norm(
-            {.x = from_[0], .y = into_[0], .gain = floats(from_[1]), .bias = floats(from_[2])},
-            threads_);
+        return kernel_.layer_norm({.x = from_[0],
+                                   .y = into_[0],
+                                   .gain = floats(from_[1]),
+                                   .bias = floats(from_[2]),
+                                   .moments = parts(3)},
+                                  threads_);
       case RowFunction::kLayerNormBackward:
         return kernel_.layer_norm_backward({.x = from_[0],
                                             .grad_y = from_[1],
@@ -71,8 +74,16 @@ class ModelOps {
                                             .gain = floats(from_[2]),
                                             .grad_gain = floats(into_[0]),
                                             .grad_bias = floats(into_[1]),
-                                            .accumulate = op.accumulate},
+                                            .accumulate = op.accumulate,
+                                            .moments = parts(3),
+                                            .sums = parts(4)},
                                            threads_, workspace_);
+      case RowFunction::kRowMoments:
+        return kernel_.row_moments(from_[0], floats(into_[0]), threads_);
+      case RowFunction::kLayerNormSums:
+        return kernel_.layer_norm_sums(
+            {.x = from_[0], .grad_y = from_[1], .gain = floats(from_[2]), .moments = parts(3)},
+            floats(into_[0]), threads_);
       case RowFunction::kGelu:
         return kernel_.gelu(from_[0], into_[0], threads_);
       case RowFunction::kGeluBackward:
@@ -85,12 +96,18 @@ class ModelOps {
       case RowFunction::kAddColumns:
         return kernel_.add_columns(from_[0], floats(into_[0]), threads_, workspace_);
       case RowFunction::kSumOfSquares:
-        number(into_[0]) = kernel_.sum_of_squares(values(from_[0]), threads_);
+        number(into_[0]) += kernel_.sum_of_squares(values(from_[0]), threads_);
     }
   }
   void run(const auto&) const {}
 
  private:
+  // Of the matrix, a row a part; none where the op has no such matrix.
+  RowParts parts(size_t matrix) const {
+    if (matrix >= from_.size()) return {};
+    const Matrix& m = from_[matrix];
+    return {floats(m), m.rows, m.stride};
+  }
   // Rows lie by sequence, then by token of the shard.
   void rotate(const RowWise& op) const {
     const AttentionProblem& p = bound_.sharded().problem;

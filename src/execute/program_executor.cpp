@@ -62,10 +62,22 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
 
 ProgramExecutor::ProgramExecutor(const Schedule& schedule, const ProgramExecutor& memory_of)
     : kernel_(memory_of.kernel_), model_(memory_of.model_), comm_(memory_of.comm_) {
+  RankProgram program = schedule.program(comm_.rank());
+  const size_t count = memory_of.program().slots.size();
+  std::vector<bool> taken(count);
   BoundProgram::Memory memory;
-  for (size_t i = 0; i < memory_of.program().slots.size(); ++i)
-    memory.push_back(memory_of.bound().memory(int(i)));
-  bind(schedule, schedule.program(comm_.rank()), memory_of.bound().threads(), std::move(memory));
+  for (size_t i = 0; i < program.slots.size(); ++i) {
+    size_t at = i;
+    const auto fits = [&] {
+      return !taken[at] &&
+             int64_t(memory_of.bound().memory(int(at)).size()) >= program.slots[i].bytes;
+    };
+    while (at < count && !fits()) ++at;
+    check(at < count, "no memory for slot ", i);
+    taken[at] = true;
+    memory.push_back(memory_of.bound().memory(int(at)));
+  }
+  bind(schedule, std::move(program), memory_of.bound().threads(), std::move(memory));
   workspace_ = memory_of.workspace_;
 }
 

@@ -30,7 +30,8 @@ class ProgramExecutor : public Executor {
   // `model`: for programs of models.
   ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel, int threads,
                   Communicator& comm, MemoryLedger& ledger, const ModelKernel* model = nullptr);
-  // The same in the memory of another one, whose slots it has.
+  // The same in the memory of another one, whose first slots it has, and scratch memory behind
+  // them, as lowered collectives use, in any of the others.
   ProgramExecutor(const Schedule& schedule, const ProgramExecutor& memory_of);
   ~ProgramExecutor() override;
 

@@ -15,7 +15,7 @@ std::string function_of(PointParams p) {
   p.algorithm = "", p.kernel = "";
   p.layout = standard.layout, p.gather_scope = standard.gather_scope;
   p.collective = standard.collective, p.options = {}, p.node_size = 0;
-  p.ranks = p.replicas = p.threads = 1;
+  p.ranks = p.replicas = p.head_groups = p.threads = 1;
   p.pass = standard.pass;
   p.model.recompute = standard.model.recompute, p.model.shard_optimizer = false;
   return canonical_params_json(p);

@@ -81,6 +81,11 @@ const Axis kAxes[] = {
      "simulated; \"auto\": as many as divide both batch and ranks.",
      {.min = 1, .max = kMostRanks, .words = {kMostReplicas}, .omit = true}, {},
      {.label = "replicas="}},
+    {"head_groups", 1, member<&PointParams::head_groups>(),
+     "Ranks that share tokens and split the heads and the feed-forward network of a model (tensor "
+     "parallelism); the offsets of each group of heads must be those of all.",
+     {.min = 1, .max = kMostHeads, .omit = true}, {.scope = Scope::kLayer},
+     {.label = "heads/"}},
     {"pass", "forward", member<&PointParams::pass>(),
      "What is timed: forward; backward, from an output that is made before; or both in turn.",
      {.words = enum_names<Pass>(), .omit = true}, {}, {.label = ""}},

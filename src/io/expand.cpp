@@ -158,6 +158,9 @@ std::string why_uneven(const PointParams& p) {
   if (p.ranks % p.replicas != 0)
     return concat("the replicas must divide the ranks: ", p.ranks, " ranks make no ", p.replicas,
                   " equal groups");
+  if (p.ranks / p.replicas % p.head_groups != 0)
+    return concat("the head groups must divide the ranks of a replica: ", p.ranks / p.replicas,
+                  " ranks are no multiple of ", p.head_groups);
   if (p.problem.batch % p.replicas != 0)
     return concat("the replicas must divide the batch: ", p.replicas, " groups cannot share ",
                   p.problem.batch, p.problem.batch == 1 ? " sequence" : " sequences");

@@ -51,15 +51,18 @@ struct PointParams {
   // Groups of ranks, each with its share of the batch, which do the same; of models they exchange
   // gradients of weights, else nothing.
   int replicas = 1;
+  // Of models: ranks with the same tokens, which split heads and the feed-forward network.
+  int head_groups = 1;
   Pass pass = Pass::kForward;
   Scope scope = Scope::kAttention;
   ModelShape model;
   int threads = 1;        // OpenMP threads per rank
   std::string cluster{};  // simulated: its name and what was changed, "h100-ndr400 bandwidth=0.5"
 
-  // Ranks and sequences of one group: 8 ranks, 64 sequences, 4 replicas -> 2 ranks, 16 sequences.
-  // At least 1, whether or not `replicas` divides (expand() reports where it does not).
-  int group_ranks() const { return std::max(1, ranks / replicas); }
+  // Ranks with the same heads and sequences of one group: 8 ranks, 64 sequences, 4 replicas -> 2
+  // ranks, 16 sequences. At least 1, whether or not `replicas` divides (expand() reports where it
+  // does not).
+  int group_ranks() const { return std::max(1, ranks / replicas / head_groups); }
   int64_t group_batch() const { return std::max<int64_t>(1, problem.batch / replicas); }
   // Ranks that exchange messages: all of a model, one group of attention alone.
   int program_ranks() const { return has_layers(scope) ? ranks : group_ranks(); }

@@ -48,21 +48,32 @@ struct GemmTask {
   int64_t k() const { return transpose_a ? a.rows : a.cols; }
 };
 
+// Two numbers of each row from each of several parts of its columns, as ranks hold them: those of
+// part p and row i at data + p * stride + 2 i.
+struct RowParts {
+  const float* data = nullptr;
+  int64_t parts = 0, stride = 0;  // parts 0: the columns are in one place
+  const float* at(int64_t part, int64_t row) const { return data + part * stride + 2 * row; }
+  RowParts rows_from(int64_t begin) const { return {data + 2 * begin, parts, stride}; }
+};
+
 // Layer normalisation (Ba et al., 2016): y = (x - mean) / sqrt(variance + epsilon) * gain + bias.
 // y may be x, or stored in another way.
 struct LayerNormTask {
   Matrix x, y;
   const float *gain = nullptr, *bias = nullptr;  // [cols]
   double epsilon = 1e-5;
+  RowParts moments{};  // of all columns, where x has a part of them: row_moments of each part
 };
 // grad_x = or += ; grad_gain and grad_bias are added to. grad_x may be grad_y or x, where it is not
 // accumulated. x may be stored in another way than gradients.
 struct LayerNormBackwardTask {
-  Matrix x, grad_y, grad_x;
+  Matrix x{}, grad_y{}, grad_x{};
   const float* gain = nullptr;                       // [cols]
   float *grad_gain = nullptr, *grad_bias = nullptr;  // [cols]
   double epsilon = 1e-5;
-  bool accumulate = false;  // into grad_x
+  bool accumulate = false;     // into grad_x
+  RowParts moments{}, sums{};  // as in LayerNormTask; and layer_norm_sums of each part
 };
 
 // Rotary positions (Su et al., 2021), in place, on rows of heads side by side: the pair (2i, 2i +
@@ -116,6 +127,13 @@ class ModelKernel {
   virtual void layer_norm(const LayerNormTask& task, int threads) const = 0;
   virtual void layer_norm_backward(const LayerNormBackwardTask& task, int threads,
                                    std::span<std::byte> workspace) const = 0;
+  // Of each row of x: its mean, and the sum of squares about it, two floats a row. Those of all
+  // columns follow by Chan's formula (Chan, Golub, LeVeque, 1979), of parts of equal width.
+  virtual void row_moments(const Matrix& x, float* into, int threads) const = 0;
+  // Of each row, over the columns that are here, with the normalised row z: the sums of
+  // grad_y * gain and of grad_y * gain * z. Reads neither grad_x nor `sums`.
+  virtual void layer_norm_sums(const LayerNormBackwardTask& task, float* into,
+                               int threads) const = 0;
   // GELU, exact by erf: y = x * Phi(x). y may be x.
   virtual void gelu(const Matrix& x, const Matrix& y, int threads) const = 0;
   // grad_x = grad_y * gelu'(x). grad_x may be grad_y or x.

@@ -15,20 +15,20 @@ std::string prefix(int64_t l) { return concat("layers.", l, "."); }
 LayerProgram::LayerProgram(const ModelShape& shape, RankProgram forward, RankProgram backward,
                            ModelBuilder& build)
     : shape_(shape), forward_(std::move(forward)), backward_(std::move(backward)), build_(build) {
-  const auto add = [&](SlotTag tag) {
-    return build_.add_matrix(build_.num_rows(), build_.width(), tag);
-  };
   const SlotTag given =
       build_.scope() == Scope::kLayer ? SlotTag::kLayerInput : SlotTag::kActivations;
-  input_ = add(given), output_ = add(SlotTag::kActivations), grad_x_ = add(given);
+  input_ = build_.add_whole_rows(given);
+  output_ = build_.add_whole_rows();
+  grad_x_ = build_.add_whole_rows(given);
 }
 
 void LayerProgram::add_slots() {
-  const int64_t width = build_.width(), key_width = build_.key_width(), ffn = shape_.ffn_width;
-  scratch_ = {.norm = build_.add_activations(width),
+  const int64_t width = build_.attended_width(), key_width = build_.key_width();
+  const int64_t ffn = shape_.ffn_width / build_.grid().head_groups;
+  scratch_ = {.norm = build_.add_whole_rows(),
               .sub_norm = build_.add_activations(width),
-              .sum = build_.add_activations(width),
-              .ffn_norm = build_.add_activations(width),
+              .sum = build_.add_whole_rows(),
+              .ffn_norm = build_.add_whole_rows(),
               .fc1 = build_.add_activations(ffn),
               .gelu = build_.add_activations(ffn),
               .ffn_sub_norm = build_.add_activations(ffn)};
@@ -37,16 +37,19 @@ void LayerProgram::add_slots() {
   grad_q_ = build_.attention_rows(kGradQuerySlot, width);
   grad_k_ = build_.attention_rows(kGradKvSlot, key_width);
   grad_v_ = build_.attention_rows(kGradKvSlot, key_width, build_.num_rows() * key_width);
+  if (build_.splits_heads()) moments_ = build_.add_row_parts(), sums_ = build_.add_row_parts();
   for (int64_t l = 0; l < shape_.layers; ++l) add_layer(l);
 }
 
 void LayerProgram::add_layer(int64_t l) {
   Layer layer = scratch_;
-  layer.x = l == 0 ? input_ : build_.add_activations(build_.width());
-  if (shape_.recompute == Recompute::kNone)
-    for (MatrixView* kept : {&layer.norm, &layer.sub_norm, &layer.sum, &layer.ffn_norm, &layer.fc1,
-                             &layer.gelu, &layer.ffn_sub_norm})
+  layer.x = l == 0 ? input_ : build_.add_whole_rows();
+  if (shape_.recompute == Recompute::kNone) {
+    for (MatrixView* kept : {&layer.norm, &layer.sum, &layer.ffn_norm})
+      *kept = build_.add_whole_rows();
+    for (MatrixView* kept : {&layer.sub_norm, &layer.fc1, &layer.gelu, &layer.ffn_sub_norm})
       *kept = build_.add_activations(kept->cols);
+  }
   layer.slots = {kQuerySlot, kKvSlot, kOutputSlot};
   if (l > 0 && shape_.recompute != Recompute::kFull)
     layer.slots = {build_.add_attention_slot(TensorKind::kQuery, SlotTag::kQuery),
@@ -65,7 +68,7 @@ void LayerProgram::add_layer(int64_t l) {
     if (place < 0) place = build_.add_slot(slot.kind, slot.tag, slot.bytes);
     layer.backward_slots[size_t(kept.view.slot)] = place;
   }
-  const int64_t width = build_.width(), key_width = build_.key_width();
+  const int64_t width = build_.attended_width(), key_width = build_.key_width();
   layer.q = build_.attention_rows(layer.slots[kQuerySlot], width);
   layer.k = build_.attention_rows(layer.slots[kKvSlot], key_width);
   layer.v = build_.attention_rows(layer.slots[kKvSlot], key_width, build_.num_rows() * key_width);
@@ -91,8 +94,7 @@ void LayerProgram::forward(int64_t l) {
   attend(name, y);
   after_attention(name, y);
   const MatrixView& next = l + 1 < shape_.layers ? layers_[size_t(l) + 1].x : output_;
-  build_.linear(name + "fc2", y.ffn_sub_norm, next);
-  build_.rows(RowFunction::kAdd, {y.sum}, {next}, true);
+  build_.split_linear(name + "fc2", y.ffn_sub_norm, y.sum, next);
 }
 
 void LayerProgram::attend(const std::string& name, const Layer& y) {
@@ -106,13 +108,12 @@ void LayerProgram::attend(const std::string& name, const Layer& y) {
 }
 
 void LayerProgram::after_attention(const std::string& name, const Layer& y) {
-  build_.norm(name + "sub_norm", y.o, y.sub_norm);
-  build_.linear(name + "out", y.sub_norm, y.sum);
-  build_.rows(RowFunction::kAdd, {y.x}, {y.sum}, true);
+  build_.split_norm(name + "sub_norm", y.o, moments_, y.sub_norm);
+  build_.split_linear(name + "out", y.sub_norm, y.x, y.sum);
   build_.norm(name + "ffn_norm", y.sum, y.ffn_norm);
   build_.linear(name + "fc1", y.ffn_norm, y.fc1);
   build_.rows(RowFunction::kGelu, {y.fc1}, {y.gelu});
-  build_.norm(name + "ffn_sub_norm", y.gelu, y.ffn_sub_norm);
+  build_.split_norm(name + "ffn_sub_norm", y.gelu, moments_, y.ffn_sub_norm);
 }
 
 void LayerProgram::backward(int64_t l) {
@@ -127,17 +128,18 @@ void LayerProgram::backward(int64_t l) {
 void LayerProgram::ffn_backward(const std::string& name, const Layer& y) {
   build_.weight_gradients(name + "fc2", y.ffn_sub_norm, grad_x_);
   build_.linear_backward(name + "fc2", grad_x_, grad_ffn_);
-  build_.norm_backward(name + "ffn_sub_norm", y.gelu, grad_ffn_, grad_ffn_);
+  build_.split_norm_backward(name + "ffn_sub_norm", y.gelu, grad_ffn_, moments_, sums_, grad_ffn_);
   build_.rows(RowFunction::kGeluBackward, {y.fc1, grad_ffn_}, {grad_ffn_});
   build_.weight_gradients(name + "fc1", y.ffn_norm, grad_ffn_);
-  build_.linear_backward(name + "fc1", grad_ffn_, y.ffn_norm);
+  build_.linear_backward(name + "fc1", grad_ffn_, y.ffn_norm, false, build_.splits_heads());
+  build_.sum_over_heads(y.ffn_norm);
   build_.norm_backward(name + "ffn_norm", y.sum, y.ffn_norm, grad_x_, true);
 }
 
 void LayerProgram::attention_backward(const std::string& name, const Layer& y) {
   build_.weight_gradients(name + "out", y.sub_norm, grad_x_);
   build_.linear_backward(name + "out", grad_x_, y.sub_norm);
-  build_.norm_backward(name + "sub_norm", y.o, y.sub_norm, grad_out_);
+  build_.split_norm_backward(name + "sub_norm", y.o, y.sub_norm, moments_, sums_, grad_out_);
   build_.append(backward_, y.backward_slots, backward_scratch_);
   rotate(grad_q_, false, RowFunction::kRotateBackward);
   rotate(grad_k_, true, RowFunction::kRotateBackward);
@@ -146,9 +148,11 @@ void LayerProgram::attention_backward(const std::string& name, const Layer& y) {
   build_.weight_gradients(name + "query", y.norm, grad_q_);
   build_.weight_gradients(name + "key", y.norm, grad_k_);
   build_.weight_gradients(name + "value", y.norm, grad_v_);
-  build_.linear_backward(name + "query", grad_q_, y.norm);
-  build_.linear_backward(name + "key", grad_k_, y.norm, true);
-  build_.linear_backward(name + "value", grad_v_, y.norm, true);
+  const bool of_heads = build_.splits_heads();
+  build_.linear_backward(name + "query", grad_q_, y.norm, false, of_heads);
+  build_.linear_backward(name + "key", grad_k_, y.norm, true, of_heads);
+  build_.linear_backward(name + "value", grad_v_, y.norm, true, of_heads);
+  build_.sum_over_heads(y.norm);
   build_.norm_backward(name + "norm", y.x, y.norm, grad_x_, true);
 }
 

@@ -55,6 +55,7 @@ class LayerProgram {
   MatrixView input_, output_, grad_x_;
   MatrixView grad_ffn_, grad_out_, grad_q_, grad_k_, grad_v_;
   Layer scratch_;
+  MatrixView moments_, sums_;  // where ranks split heads
   std::vector<Layer> layers_;
   std::vector<int> forward_scratch_, backward_scratch_;
 };

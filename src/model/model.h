@@ -23,20 +23,33 @@ struct Parameter {
   int64_t rows = 1, cols = 0, first = 0;
   // Of its initial values: the standard deviation of a normal distribution, or all equal.
   double deviation = 0, value = 0;
+  // Where ranks split it, it is a block of a matrix with so many columns, from this value on.
+  int64_t all_cols = 0, from = 0;
+  bool is_split = false;
   int64_t count() const { return rows * cols; }
 };
 
+// One of `count` ranks that split heads and the feed-forward network.
+struct HeadGroup {
+  int index = 0, count = 1;
+};
+
 // Parameters, one behind the other: first matrices, which decay, then vectors. Of one layer alone
-// those of "layers.0".
+// those of "layers.0". Of a rank with some of the heads: columns of q, k, v and fc1, with their
+// biases and the sub-norms behind them, and rows of out and fc2; all of the others, vectors last.
 class Parameters {
  public:
-  Parameters(const ModelShape& shape, const AttentionProblem& problem, Scope scope = Scope::kModel);
+  // `problem`: of the heads that are here.
+  Parameters(const ModelShape& shape, const AttentionProblem& problem, Scope scope = Scope::kModel,
+             HeadGroup part = {});
   std::span<const Parameter> all() const { return all_; }
   // "embedding", "final_norm.gain", "layers.0.query.weight", "layers.0.query.bias", ...
   const Parameter& find(std::string_view name) const;
   const Parameter& find(int64_t layer, std::string_view name) const;
   int64_t count() const { return count_; }
   int64_t matrices() const { return matrices_; }  // values of matrices
+  // Values that ranks with other heads have as well, as intervals.
+  std::vector<TokenInterval> shared() const;
   // The initial values, the same on every rank: a standard normal from core/random.h times the
   // deviation of Xavier (Glorot and Bengio, 2010), of Magneto times sqrt(ln(2 layers)) for v, out,
   // fc1 and fc2.

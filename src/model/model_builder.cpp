@@ -8,14 +8,15 @@
 namespace longnet {
 namespace {
 
-// Names the ranks of a sequence as those of its group, which begins at rank `first`.
-void place(Action& what, Rank first) {
-  for_each_view(what, [&](SlotView& view, bool) { view.rows.owners.first += first; });
-  if (auto* send = std::get_if<Send>(&what)) send->to += first;
-  if (auto* recv = std::get_if<Recv>(&what)) recv->from += first;
-  if (auto* gather = std::get_if<AllGather>(&what)) gather->group.first += first;
-  if (auto* exchange = std::get_if<AllToAll>(&what)) exchange->group.first += first;
-  if (auto* reduce = std::get_if<ReduceScatter>(&what)) reduce->group.first += first;
+// Names the ranks of a sequence as those of the one that `rank` is in.
+void place(Action& what, const RankGrid& grid, Rank rank) {
+  const auto place_group = [&](RankGroup& group) { group = grid.placed(group, rank); };
+  for_each_view(what, [&](SlotView& view, bool) { place_group(view.rows.owners); });
+  if (auto* send = std::get_if<Send>(&what)) send->to = grid.placed(send->to, rank);
+  if (auto* recv = std::get_if<Recv>(&what)) recv->from = grid.placed(recv->from, rank);
+  if (auto* gather = std::get_if<AllGather>(&what)) place_group(gather->group);
+  if (auto* exchange = std::get_if<AllToAll>(&what)) place_group(exchange->group);
+  if (auto* reduce = std::get_if<ReduceScatter>(&what)) place_group(reduce->group);
 }
 
 }  // namespace
@@ -58,8 +59,11 @@ SlotView ModelBuilder::add_values(SlotTag tag, int64_t count, TensorKind kind) {
 }
 
 SlotView ModelBuilder::add_parameter_values(SlotTag tag) {
-  const int64_t unit = grid().count() * std::lcm(problem().head_dim, 16);
-  return add_shared_values(tag, ceil_div(parameters_.count(), unit) * unit);
+  const RankGroup ranks = grid().same_heads(rank_);
+  const int64_t unit = ranks.count * std::lcm(problem().head_dim, 16);
+  const int64_t count = ceil_div(parameters_.count(), unit) * unit;
+  return {add_slot(TensorKind::kValues, tag, count * int64_t{sizeof(float)}),
+          {kAllValues, ranks, {0, count}, {0, 1}}};
 }
 
 MatrixView ModelBuilder::of(const SlotView& values, std::string_view name) const {
@@ -94,8 +98,47 @@ void ModelBuilder::weight_gradients(const std::string& name, const MatrixView& x
 }
 
 void ModelBuilder::linear_backward(const std::string& name, const MatrixView& grad_y,
-                                   const MatrixView& grad_x, bool accumulate) {
-  multiply_transposed(grad_y, weight(name + ".weight"), grad_x, accumulate);
+                                   const MatrixView& grad_x, bool accumulate, bool of_heads) {
+  multiply_transposed(grad_y, weight(name + ".weight"), grad_x, accumulate, of_heads);
+}
+
+void ModelBuilder::sum_over_heads(const MatrixView& x) {
+  if (!splits_heads()) return;
+  add(ReduceScatter{grid().same_tokens(rank_), x.view});
+  gather(x);
+}
+
+void ModelBuilder::split_norm(const std::string& name, const MatrixView& x,
+                              const MatrixView& moments, const MatrixView& into) {
+  if (!splits_heads()) return norm(name, x, into);
+  rows(RowFunction::kRowMoments, {x}, {own_part(moments)});
+  gather(moments);
+  rows(RowFunction::kLayerNorm, {x, weight(name + ".gain"), weight(name + ".bias"), moments},
+       {into});
+}
+
+void ModelBuilder::split_norm_backward(const std::string& name, const MatrixView& x,
+                                       const MatrixView& grad, const MatrixView& moments,
+                                       const MatrixView& sums, const MatrixView& grad_x) {
+  if (!splits_heads()) return norm_backward(name, x, grad, grad_x);
+  const MatrixView gain = weight(name + ".gain");
+  rows(RowFunction::kRowMoments, {x}, {own_part(moments)});
+  gather(moments);
+  rows(RowFunction::kLayerNormSums, {x, grad, gain, moments}, {own_part(sums)});
+  gather(sums);
+  rows(RowFunction::kLayerNormBackward, {x, grad, gain, moments, sums},
+       {gradient(name + ".gain"), gradient(name + ".bias"), grad_x});
+}
+
+// The bias and x come from one of the ranks that are summed up.
+void ModelBuilder::split_linear(const std::string& name, const MatrixView& columns,
+                                const MatrixView& x, const MatrixView& into) {
+  const bool first = grid().head_group(rank_) == 0;
+  Gemm product{{{columns, weight(name + ".weight")}, {into}, false, splits_heads()}};
+  if (first) product.from.push_back(weight(name + ".bias"));
+  add(std::move(product));
+  if (first) add(RowWise{{{x}, {into}, true, splits_heads()}, RowFunction::kAdd});
+  sum_over_heads(into);
 }
 
 void ModelBuilder::append(const RankProgram& section, std::vector<int> slots,
@@ -110,13 +153,12 @@ void ModelBuilder::append(const RankProgram& section, std::vector<int> slots,
     slots[i] = scratch[used++];
   }
   const auto base = OpId(program_.ops.size());
-  const Rank first = grid().replica(rank_) * grid().sequence;
   std::vector<bool> awaited(section.ops.size());
   for (Op op : section.ops) {
     for (OpId& a : op.after) awaited[size_t(a)] = true, a += base;
     if (op.after.empty()) op.after = last_;
     for_each_view(op.what, [&](SlotView& view, bool) { view.slot = slots[size_t(view.slot)]; });
-    place(op.what, first);
+    place(op.what, grid(), rank_);
     program_.ops.push_back(std::move(op));
   }
   if (section.ops.empty()) return;

@@ -25,8 +25,11 @@ class ModelBuilder {
   Scope scope() const { return program_.scope; }
   const Parameters& parameters() const { return parameters_; }
   int64_t num_rows() const { return sharded_.layout.shard(rank_).tokens() * problem().batch; }
-  int64_t width() const { return problem().num_heads * problem().head_dim; }
+  // Columns of the heads that are here, of queries and of keys; and of the model.
+  int64_t attended_width() const { return problem().num_heads * problem().head_dim; }
   int64_t key_width() const { return problem().num_kv_heads * problem().head_dim; }
+  int64_t width() const { return attended_width() * grid().head_groups; }
+  bool splits_heads() const { return grid().head_groups > 1; }
 
   // ---- slots ----
 
@@ -44,6 +47,20 @@ class ModelBuilder {
   }
   // Of the rank's rows.
   MatrixView add_activations(int64_t cols) { return add_matrix(num_rows(), cols); }
+  // The same, of rows that ranks with other heads have as well, and sum up where they split
+  // heads: these are fp32.
+  MatrixView add_whole_rows(SlotTag tag = SlotTag::kActivations) {
+    MatrixView x = add_values_of_tokens(tag, num_rows() * width());
+    x.rows = num_rows(), x.cols = width();
+    return x;
+  }
+  // Two floats a row, of each rank with the same tokens.
+  MatrixView add_row_parts() {
+    const int64_t one = 2 * num_rows(), parts = grid().head_groups;
+    MatrixView x = add_values_of_tokens(SlotTag::kActivations, one * parts);
+    x.rows = parts, x.cols = one;
+    return x;
+  }
   MatrixView attention_rows(int slot, int64_t cols, int64_t first = 0) const {
     return {{slot, own()}, first, num_rows(), cols};
   }
@@ -61,13 +78,13 @@ class ModelBuilder {
             bool accumulate = false) {
     add(RowWise{{std::move(from), std::move(into), accumulate}, function});
   }
-  // into += a^T b; into = or += a b^T.
+  // into += a^T b; into = or += a b^T, of_heads: as a part of a sum over heads.
   void add_product_of_transposed(const MatrixView& a, const MatrixView& b, const MatrixView& into) {
     add(Gemm{{{a, b}, {into}, true}, true, false});
   }
   void multiply_transposed(const MatrixView& a, const MatrixView& b, const MatrixView& into,
-                           bool accumulate = false) {
-    add(Gemm{{{a, b}, {into}, accumulate}, false, true});
+                           bool accumulate = false, bool of_heads = false) {
+    add(Gemm{{{a, b}, {into}, accumulate, of_heads}, false, true});
   }
 
   // Of the layer normalisation, or the linear function, whose parameters have this name.
@@ -78,7 +95,21 @@ class ModelBuilder {
   // The gradients of weights and bias, which need x and dy.
   void weight_gradients(const std::string& name, const MatrixView& x, const MatrixView& grad_y);
   void linear_backward(const std::string& name, const MatrixView& grad_y, const MatrixView& grad_x,
-                       bool accumulate = false);
+                       bool accumulate = false, bool of_heads = false);
+
+  // `x` becomes the sum of those of all ranks with the same tokens.
+  void sum_over_heads(const MatrixView& x);
+  // As norm and norm_backward, of columns that ranks with the same tokens split; `moments` and
+  // `sums`: of add_row_parts.
+  void split_norm(const std::string& name, const MatrixView& x, const MatrixView& moments,
+                  const MatrixView& into);
+  void split_norm_backward(const std::string& name, const MatrixView& x, const MatrixView& grad,
+                           const MatrixView& moments, const MatrixView& sums,
+                           const MatrixView& grad_x);
+  // A linear function of columns that ranks with the same tokens split, plus `x`: its sum over
+  // them.
+  void split_linear(const std::string& name, const MatrixView& columns, const MatrixView& x,
+                    const MatrixView& into);
 
   // The ops of an attention's program on the rank's sequence group, whose slots are these, and
   // `scratch` from its first other slot on, which grows where it has too few: those without
@@ -94,6 +125,18 @@ class ModelBuilder {
     return {kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
   }
   MatrixView of(const SlotView& values, std::string_view name) const;
+  // In one part a rank with the same tokens.
+  MatrixView add_values_of_tokens(SlotTag tag, int64_t count) {
+    const auto kind = splits_heads() ? TensorKind::kValues : TensorKind::kStored;
+    return {{add_slot(kind, tag, count * row_bytes(problem(), kind)),
+             {kAllValues, grid().same_tokens(rank_), {0, count}, {0, 1}}}};
+  }
+  // The part of this rank, of add_row_parts.
+  MatrixView own_part(const MatrixView& parts) const {
+    const int me = grid().head_group(rank_);
+    return {parts.view.piece(me), me * parts.cols, parts.cols / 2, 2};
+  }
+  void gather(const MatrixView& parts) { add(AllGather{grid().same_tokens(rank_), parts.view}); }
 
   const Parameters& parameters_;
   const ShardedProblem& sharded_;

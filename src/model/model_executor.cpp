@@ -13,7 +13,8 @@ ModelExecutor::ModelExecutor(const ModelShape& shape, const Schedule& schedule,
                              const AttentionKernel& kernel, const ModelKernel& model_kernel,
                              int threads, Communicator& comm, MemoryLedger& ledger)
     : ProgramExecutor(schedule, kernel, threads, comm, ledger, &model_kernel),
-      parameters_(shape, schedule.sharded.problem, program().scope),
+      parameters_(shape, schedule.sharded.problem, program().scope,
+                  {grid().head_group(bound().rank()), grid().head_groups}),
       vocabulary_(shape.vocabulary) {}
 
 void ModelExecutor::fill_inputs() {
@@ -51,20 +52,22 @@ void ModelExecutor::for_each_range(Fn fn) const {
 // Rows of the generator, head by head, as those of Q.
 void ModelExecutor::make_rows(int slot, Tensor tensor) {
   const AttentionProblem& p = sharded().problem;
-  const int64_t width = p.num_heads * p.head_dim, size = dtype_bytes(p.dtype);
+  const int64_t width = heads() * p.head_dim;
+  RowFormat format = row_format(p);
+  format.dtype = in_bf16(slot) ? DType::kBFloat16 : DType::kFloat32;
   std::byte* const out = bound().memory(slot).data();
   std::vector<FillRows> tasks;
   for_each_range([&](int64_t sequence, const TokenRange& range, int64_t row) {
-    for (int64_t head = 0; head < p.num_heads; ++head)
+    for (int64_t head = 0; head < heads(); ++head)
       tasks.push_back({.tensor = tensor,
                        .head = head,
                        .first_token = sequence * p.seq_len + range.first,
                        .token_step = range.stride,
                        .rows = range.count,
-                       .out = out + (row * width + head * p.head_dim) * size,
+                       .out = out + (row * width + head * p.head_dim) * dtype_bytes(format.dtype),
                        .row_stride = width});
   });
-  make_cpu_row_worker()->fill(tasks, row_format(p), bound().threads());
+  make_cpu_row_worker()->fill(tasks, format, bound().threads());
 }
 
 void ModelExecutor::poison(const RowWorker& worker) {
@@ -92,7 +95,7 @@ int64_t ModelExecutor::count_nan() const {
 
 std::vector<float> ModelExecutor::rows(int slot) const {
   std::vector<float> out;
-  if (in_bf16())
+  if (in_bf16(slot))
     for (const uint16_t bits : values<uint16_t>(slot)) out.push_back(bf16_value(bits));
   else
     out.assign(values(slot).begin(), values(slot).end());
@@ -100,7 +103,7 @@ std::vector<float> ModelExecutor::rows(int slot) const {
 }
 
 void ModelExecutor::set_rows(int slot, std::span<const float> rows) {
-  if (in_bf16())
+  if (in_bf16(slot))
     std::ranges::transform(rows, values<uint16_t>(slot).begin(), bf16_bits);
   else
     std::ranges::copy(rows, values(slot).begin());
@@ -137,8 +140,10 @@ StepResult ModelExecutor::result() const {
   const AttentionProblem& p = sharded().problem;
   const auto sums = values<double>(kSumsSlot);  // of each rank: squared norm, loss
   StepResult all;
-  for (size_t i = 0; i + 1 < sums.size(); i += 2)
-    all.gradient_norm += sums[i], all.loss += sums[i + 1];
+  for (size_t i = 0; i + 1 < sums.size(); i += 2) {
+    all.gradient_norm += sums[i];
+    if (grid().head_group(Rank(i / 2)) == 0) all.loss += sums[i + 1];  // that of the same tokens
+  }
   const double tokens = double(p.batch * p.seq_len) * grid().replicas;
   return {all.loss / tokens, std::sqrt(all.gradient_norm)};
 }
@@ -150,7 +155,7 @@ double ModelExecutor::product_with_gradients(std::span<const float> rows) const 
   size_t at = 0;
   for_each_range([&](int64_t sequence, const TokenRange& range, int64_t) {
     for (int64_t i = 0; i < range.count; ++i)
-      for (int64_t head = 0; head < p.num_heads; ++head) {
+      for (int64_t head = 0; head < heads(); ++head) {
         const int64_t token = sequence * p.seq_len + range[i];
         generate_row({p.seed, Tensor::kGradOut, token, head}, p.head_dim, grad.data());
         for (const float g : grad) sum += double(g) * double(rows[at++]);

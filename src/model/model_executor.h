@@ -64,11 +64,15 @@ class ModelExecutor : public ProgramExecutor {
  private:
   bool of_layer() const { return program().scope == Scope::kLayer; }
   const RankGrid& grid() const { return sharded().layout.grid(); }
+  int64_t heads() const { return sharded().problem.num_heads * grid().head_groups; }
   // Calls fn(sequence of all, range, row) for the rank's rows, which begin at its row `row`.
   template <class Fn>
   void for_each_range(Fn fn) const;
   void make_rows(int slot, Tensor tensor);
-  bool in_bf16() const { return sharded().problem.dtype == DType::kBFloat16; }
+  bool in_bf16(int slot) const {
+    return holds_stored(program().slots[size_t(slot)].kind) &&
+           sharded().problem.dtype == DType::kBFloat16;
+  }
 
   template <typename T = float>
   std::span<T> values(int slot) const {

@@ -11,12 +11,14 @@ namespace {
 
 class Step {
  public:
-  Step(const ModelShape& shape, const Parameters& parameters, const ShardedProblem& sharded,
-       const Schedule& attention, const Schedule& backward, const StepOptions& options, Rank rank)
+  Step(const ModelShape& shape, const ShardedProblem& sharded, const Schedule& attention,
+       const Schedule& backward, const StepOptions& options, Rank rank)
       : shape_(shape),
         options_(options),
         grid_(sharded.layout.grid()),
-        build_(parameters, sharded, rank, options.scope, options.pass),
+        parameters_(shape, sharded.problem, options.scope,
+                    {grid_.head_group(rank), grid_.head_groups}),
+        build_(parameters_, sharded, rank, options.scope, options.pass),
         layers_(shape, attention.program(grid_.position(rank)),
                 backward.program(grid_.position(rank)), build_),
         rows_(build_.num_rows()) {}
@@ -92,29 +94,44 @@ class Step {
     return {sums_.piece(build_.rank()), int64_t{4} * build_.rank() + at, 1, 2};
   }
 
+  // Values that all head groups have count once.
+  void add_squares(const SlotView& own, TokenInterval part) {
+    const auto add = [&](TokenInterval values) {
+      if (!values.empty())
+        build_.rows(RowFunction::kSumOfSquares, {{own, values.begin, 1, values.length()}},
+                    {own_sum(0)}, true);
+    };
+    if (grid_.head_group(build_.rank()) > 0)
+      for (const TokenInterval& shared : build_.parameters().shared()) {
+        add(intersect(part, {part.begin, shared.begin}));
+        part.begin = std::max(part.begin, std::min(shared.end, part.end));
+      }
+    add(part);
+  }
   void gather_sums() {
     if (grid_.count() > 1) build_.add(AllGather{grid_.everyone(), sums_});
   }
   void update() {
-    const RankGroup all = grid_.everyone();
+    const RankGroup all = grid_.same_heads(build_.rank());
+    const int me = all.index_of(build_.rank());
     const SlotView& gradients = build_.gradients();
     if (all.count > 1) build_.add(ReduceScatter{all, gradients});
-    const SlotView own = gradients.piece(build_.rank());
+    const SlotView own = gradients.piece(me);
     const TokenInterval part = values_of(own);
-    build_.rows(RowFunction::kSumOfSquares, {{own, part.begin, 1, part.length()}}, {own_sum(0)});
+    add_squares(own, part);
     gather_sums();
     if (all.count > 1 && !shape_.shard_optimizer) build_.add(AllGather{all, gradients});
     const auto update = [&](TokenInterval values, double decay) {
       const auto in = [&](SlotView slot) {
         if (shape_.shard_optimizer) {
-          slot = slot.piece(build_.rank());
+          slot = slot.piece(me);
           values = intersect(values, part);
         }
         return MatrixView{slot, values.begin, 1, values.length()};
       };
       const MatrixView used = in(gradients);
       if (values.empty()) return;
-      build_.add(Update{{{used, {sums_, 0, 1, int64_t{4} * all.count}, {schedule_, 0, 1, 2}},
+      build_.add(Update{{{used, {sums_, 0, 1, int64_t{4} * grid_.count()}, {schedule_, 0, 1, 2}},
                          {in(build_.weights()), in(first_moments_), in(second_moments_)}},
                         decay,
                         options_.clip_norm});
@@ -128,6 +145,7 @@ class Step {
   const ModelShape& shape_;
   const StepOptions& options_;
   const RankGrid& grid_;
+  Parameters parameters_;
   ModelBuilder build_;
   LayerProgram layers_;
   int64_t rows_, logit_rows_ = 0;
@@ -140,10 +158,9 @@ class Step {
 Schedule training_step(const ModelShape& shape, const Schedule& attention,
                        const Schedule& attention_backward, const StepOptions& options) {
   ShardedProblem sharded = attention.sharded;
-  sharded.layout = sharded.layout.replicated(options.replicas);
-  const auto program = [=,
-                        parameters = Parameters(shape, sharded.problem, options.scope)](Rank rank) {
-    return Step(shape, parameters, sharded, attention, attention_backward, options, rank).make();
+  sharded.layout = sharded.layout.replicated(options.replicas, options.head_groups);
+  const auto program = [=](Rank rank) {
+    return Step(shape, sharded, attention, attention_backward, options, rank).make();
   };
   return {sharded, program, attention.algorithm, {}};
 }

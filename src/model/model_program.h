@@ -22,6 +22,8 @@ struct StepOptions {
   // kForward: its slots are the first of those of the other passes, in whose memory it can run.
   Pass pass = Pass::kStep;
   int replicas = 1;  // groups of ranks, each with as large a batch as the attention's problem has
+  // Ranks with the same tokens: `attention` has the heads of one of them.
+  int head_groups = 1;
   double decay = 0.1, clip_norm = 1;
   int64_t logits_values = int64_t{1} << 26;  // of a part of the rows; 256 parts at most
 };
@@ -40,7 +42,10 @@ inline constexpr int kScheduleSlot = kTokenSlot + 1;  // floats: number of the s
 inline constexpr int kFirstMomentSlot = kTokenSlot + 2, kSecondMomentSlot = kTokenSlot + 3;
 inline constexpr int kSumsSlot = kTokenSlot + 4;  // doubles: squared norm and loss of each rank
 
-// `attention` and its backward pass are those of one layer, on the ranks of one sequence.
+// `attention` and its backward pass are those of one layer, on the ranks of one sequence. Ranks
+// that split heads split fc1 and fc2 as well (Shoeybi et al., Megatron-LM, arXiv 1909.08053): after
+// out and fc2, and backward at the inputs of q, k, v and of fc1, they sum up their rows; norms
+// between take the moments of all columns.
 Schedule training_step(const ModelShape& shape, const Schedule& attention,
                        const Schedule& attention_backward, const StepOptions& options);
 

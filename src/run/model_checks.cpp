@@ -75,8 +75,21 @@ class ModelChecks final : public RunChecks {
   // What the gradients are those of: the loss; of a layer <y, dO>, of its output and the gradients
   // that were given.
   double objective() {
-    return of_layer_ ? comm_.sum_of(executor_.product_with_gradients(rows_at(kOutputRowsSlot)))
+    return of_layer_ ? rows_sum(executor_.product_with_gradients(rows_at(kOutputRowsSlot)))
                      : executor_.result().loss;
+  }
+  // Of what each rank has of its own rows, which those with other heads have as well.
+  double rows_sum(double own) { return comm_.sum_of(own) / params_.head_groups; }
+  // The sum of term(i) over all weights, of which this rank may have a part.
+  double weights_sum(const auto& term) {
+    double own = 0, shared = 0;
+    for (const Parameter& p : executor_.parameters().all()) {
+      double& to = p.is_split ? own : shared;
+      for (auto i = size_t(p.first); i < size_t(p.first + p.count()); ++i) to += term(i);
+    }
+    if (params_.head_groups == 1) return own + shared;
+    const bool first = comm_.rank() % params_.head_groups == 0;
+    return comm_.sum_of(own + (first ? shared : 0)) * params_.head_groups / comm_.size();
   }
   std::vector<float> rows_at(int slot) const { return executor_.rows(slot); }
   // <y, dO> is recorded in units of what such sums of chance have.
@@ -96,8 +109,7 @@ class ModelChecks final : public RunChecks {
     const double is = comm_.max_of(objective()) * unit();
     outcome_.loss_without_weights =
         of_layer_
-            ? 1 + is -
-                  unit() * comm_.sum_of(executor_.product_with_gradients(rows_at(kInputRowsSlot)))
+            ? 1 + is - unit() * rows_sum(executor_.product_with_gradients(rows_at(kInputRowsSlot)))
             : is / std::log(double(params_.model.vocabulary));
   }
 
@@ -105,7 +117,7 @@ class ModelChecks final : public RunChecks {
     const double norm_of_step = params_.pass == Pass::kStep ? executor_.result().gradient_norm : 0;
     sum_gradients(executor_);
     const std::span<const float> g = executor_.weight_gradients();
-    const double squares = squares_of(g);
+    const double squares = weights_sum([&](size_t i) { return double(g[i]) * double(g[i]); });
     outcome_.gradient_norm = std::sqrt(squares);
     if (params_.pass == Pass::kStep) {
       outcome_.norm_of_step = norm_of_step;
@@ -115,8 +127,10 @@ class ModelChecks final : public RunChecks {
     if (params_.problem.dtype != DType::kFloat32) return compare_with_fp32();
     double all_squares = squares, rise = kRise * outcome_.lowest_loss;
     if (of_layer_) {
-      all_squares += comm_.sum_of(squares_of(row_gradients_));
-      rise = kMove * std::sqrt(squares_of(executor_.weights()) / squares) * all_squares;
+      all_squares += rows_sum(squares_of(row_gradients_));
+      const std::span<const float> w = executor_.weights();
+      const double weights = weights_sum([&](size_t i) { return double(w[i]) * double(w[i]); });
+      rise = kMove * std::sqrt(weights / squares) * all_squares;
     }
     PointParams forward = params_;
     forward.pass = Pass::kForward;
@@ -137,16 +151,14 @@ class ModelChecks final : public RunChecks {
         of_layer_ ? std::min(rise / std::sqrt(all_squares - squares), kMostMoved) : 0;
     const auto random = [&](size_t i) { return steps[i] * sign_of(i, seed); };
     const auto random_rows = [&](size_t i) {
-      return row_step * sign_of(i, seed, uint32_t(comm_.rank()) + 1);
+      return row_step * sign_of(i, seed, uint32_t(comm_.rank() / params_.head_groups) + 1);
     };
     double expected = 0, usual = row_step * row_step * (all_squares - squares);
     for (size_t i = 0; i < row_gradients_.size(); ++i)
       expected += random_rows(i) * double(row_gradients_[i]);
-    expected = comm_.sum_of(expected);
-    for (size_t i = 0; i < steps.size(); ++i) {
-      expected += random(i) * double(g[i]);
-      usual += steps[i] * steps[i] * double(g[i]) * double(g[i]);
-    }
+    expected = rows_sum(expected);
+    expected += weights_sum([&](size_t i) { return random(i) * double(g[i]); });
+    usual += weights_sum([&](size_t i) { return std::pow(steps[i] * double(g[i]), 2); });
     outcome_.random_error = std::abs(rises_by(random, random_rows) - expected) / std::sqrt(usual);
   }
 
@@ -168,7 +180,7 @@ class ModelChecks final : public RunChecks {
         squares[0] += std::pow(double(is[i]) - double(should[i]), 2);
         squares[1] += std::pow(double(should[i]), 2);
       }
-      if (!shared) comm_.all_sum(squares);
+      if (!shared || params_.head_groups > 1) comm_.all_sum(squares);
       return std::sqrt(squares[0] / squares[1]);
     };
     outcome_.bf16_error =
@@ -248,8 +260,8 @@ class ModelChecks final : public RunChecks {
   std::pair<size_t, size_t> own_moments() const {
     const int64_t all = std::ssize(executor_.weight_gradients());
     if (!params_.model.shard_optimizer) return {0, size_t(all)};
-    return {size_t(part_begin(all, comm_.size(), comm_.rank())),
-            size_t(part_begin(all, comm_.size(), comm_.rank() + 1))};
+    const int parts = comm_.size() / params_.head_groups, me = comm_.rank() / params_.head_groups;
+    return {size_t(part_begin(all, parts, me)), size_t(part_begin(all, parts, me + 1))};
   }
 
   // Makes the gradients of weights the sums over all ranks, where a run leaves parts of them: of a
@@ -264,12 +276,15 @@ class ModelChecks final : public RunChecks {
       std::ranges::fill(g.subspan(end), 0.0f);
     }
     constexpr size_t kAtOnce = 1 << 16;
-    std::vector<double> some;
+    const auto groups = size_t(params_.head_groups), mine = size_t(comm_.rank()) % groups;
+    std::vector<double> some;  // of each head group
     for (size_t at = 0; at < g.size(); at += kAtOnce) {
       const std::span<float> part = g.subspan(at, std::min(kAtOnce, g.size() - at));
-      some.assign(part.begin(), part.end());
+      some.assign(groups * part.size(), 0.0);
+      const auto own = some.begin() + std::ptrdiff_t(mine * part.size());
+      std::ranges::copy(part, own);
       comm_.all_sum(some);
-      std::ranges::transform(some, part.begin(), [](double x) { return float(x); });
+      std::transform(own, own + std::ssize(part), part.begin(), [](double x) { return float(x); });
     }
   }
 

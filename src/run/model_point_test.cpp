@@ -141,6 +141,41 @@ TEST(ModelPoint, ReplicasHaveTheSameLossAndGradient) {
     }
 }
 
+TEST(ModelPoint, RanksThatSplitHeadsHaveTheSameLossAndGradient) {
+  const auto with = [](const char* algorithm, int ranks, int replicas, int head_groups, Pass pass,
+                       Scope scope) {
+    Point point = model_point(algorithm, ranks, pass);
+    point.params.problem.num_heads = point.params.problem.num_kv_heads = 8;
+    point.params.scope = scope;
+    point.params.replicas = replicas, point.params.head_groups = head_groups;
+    point.params.model.shard_optimizer = replicas == 2;
+    return point;
+  };
+  for (const char* algorithm : {"dilated", "ring", "ulysses"})
+    for (const Scope scope : {Scope::kLayer, Scope::kModel})
+      for (const Pass pass : {Pass::kForward, Pass::kForwardBackward, Pass::kStep}) {
+        if (scope == Scope::kLayer && pass == Pass::kStep) continue;
+        const auto metrics = measured_model(with(algorithm, 1, 1, 1, pass, scope)).metrics;
+        const std::string said = scope == Scope::kLayer ? "output_product" : "loss_nats";
+        for (const auto& [ranks, replicas, heads] :
+             {std::array{2, 1, 2}, std::array{4, 1, 2}, std::array{4, 2, 2}}) {
+          const Point point = with(algorithm, ranks, replicas, heads, pass, scope);
+          const PointRecord r = measured_model(point);
+          const std::string name = describe(point.params);
+          EXPECT_EQ(r.status, PointStatus::kOk) << name << ": " << r.reason;
+          EXPECT_NEAR(r.metrics.at(said), metrics.at(said),
+                      1e-6 * std::max(1.0, std::abs(metrics.at(said))))
+              << name;
+          EXPECT_EQ(r.comm.closed_form_bytes_per_rank, r.comm.counted_bytes_per_rank) << name;
+          EXPECT_EQ(r.comm.counted_bytes_per_rank, r.comm.predicted_bytes_per_rank) << name;
+          EXPECT_EQ(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes) << name;
+          if (has_backward(pass)) {
+            EXPECT_NEAR(r.metrics.at("gradient_norm") / metrics.at("gradient_norm"), 1, 1e-5);
+          }
+        }
+      }
+}
+
 TEST(ModelPoint, CollectivesOfAnyOrderGiveTheSameLossAndGradient) {
   const auto first = measured_model(model_point("dilated", 1)).metrics;
   for (const char* collective : {"ring", "bruck", "recursive_doubling", "hierarchical"})
@@ -198,6 +233,9 @@ TEST(ModelPoint, ExactAlgorithmsHaveTheSameLoss) {
       const PointRecord r = measured_model(point);
       EXPECT_EQ(r.status, PointStatus::kOk) << algorithm << ": " << r.reason;
       EXPECT_NEAR(r.metrics.at("loss_nats") / loss, 1, 1e-6) << algorithm;
+      // Of more layers scratch memory of a forward pass lies where a step has smaller slots.
+      point.params.model.layers = 4;
+      EXPECT_EQ(measured_model(point).status, PointStatus::kOk) << algorithm;
     }
 }
 
@@ -228,6 +266,11 @@ TEST(ModelPoint, RefusalsSayWhatToDo) {
   using testing::HasSubstr;
   EXPECT_THAT(reason_with([](PointParams& p) { p.kernel = "cuda"; }), HasSubstr("run.kernel cpu"));
   EXPECT_THAT(reason_with([](PointParams& p) { p.mode = Mode::kVirtual; }), HasSubstr("virtual"));
+  EXPECT_THAT(reason_with([](PointParams& p) { p.head_groups = 2; }), HasSubstr("at rate 4"));
+  EXPECT_THAT(reason_with([](PointParams& p) {
+                p.head_groups = 2, p.model.ffn_width = 97, p.pattern.branches = {{64, 1}};
+              }),
+              HasSubstr("model.ffn_width"));
   EXPECT_THAT(reason_with([](PointParams& p) { p.pass = Pass::kBackward; }),
               HasSubstr("forward_backward"));
 }

@@ -83,6 +83,7 @@ void resolve_options(PointParams& p) {
 ShardedProblem sharded_problem(const PointParams& p) {
   AttentionProblem problem = p.problem;
   problem.batch = p.group_batch();
+  problem.num_heads /= p.head_groups, problem.num_kv_heads /= p.head_groups;
   return {problem,
           p.pattern,
           {p.problem.seq_len, p.group_ranks(), p.layout},
@@ -97,7 +98,8 @@ ModelShape model_shape(const PointParams& p) {
 }
 
 StepOptions step_options(const PointParams& p, StepOptions others) {
-  others.scope = p.scope, others.pass = p.pass, others.replicas = p.replicas;
+  others.scope = p.scope, others.pass = p.pass;
+  others.replicas = p.replicas, others.head_groups = p.head_groups;
   return others;
 }
 
@@ -107,8 +109,29 @@ CollectiveChoice collective_choice(const PointParams& p) {
   return choice;
 }
 
+// Empty where head j of any group selects the rows that head j of the first one does, so that all
+// groups are one problem.
+std::string why_no_head_groups(const PointParams& p) {
+  const int64_t groups = p.head_groups, heads = p.problem.num_heads;
+  if (groups == 1) return {};
+  if (heads % groups != 0 || p.problem.num_kv_heads % groups != 0 ||
+      p.model.ffn_width % groups != 0)
+    return concat("sweep.head_groups ", groups, " must divide the heads (", heads, "), K/V heads (",
+                  p.problem.num_kv_heads, ") and model.ffn_width (", p.model.ffn_width, ")");
+  for (const DilatedBranch& b : p.pattern.branches)
+    if (p.pattern.offset == OffsetRule::kBlock
+            ? b.dilation_rate > 1
+            : p.pattern.offset == OffsetRule::kPaper && heads / groups % b.dilation_rate != 0)
+      return concat("the ", heads / groups,
+                    " heads of a group do not have the offsets of all at rate ", b.dilation_rate,
+                    ": use heads that are a multiple of ", groups * b.dilation_rate,
+                    ", or dilated.offset none");
+  return {};
+}
+
 std::string why_no_program(const PointParams& p) {
   if (std::string why = why_uneven(p); !why.empty()) return why;
+  if (std::string why = why_no_head_groups(p); !why.empty()) return why;
   if (p.scope != Scope::kModel && p.pass == Pass::kStep)
     return concat(p.scope == Scope::kLayer ? "one layer alone is not trained"
                                            : "attention alone has no weights to update",

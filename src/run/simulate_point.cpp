@@ -61,9 +61,10 @@ void check_support(Point& point, const SimulatePoint& options) {
 // Groups of ranks that share a sequence are closed rings: with several of them no rank has a twin
 // in its own.
 Twins twins_of(const PointParams& p, const ClusterSpec& cluster) {
-  const bool one_group = p.program_ranks() == p.group_ranks();
+  const bool one_group = p.program_ranks() == p.group_ranks() * p.head_groups;
   const int period =
-      one_group ? find_algorithm(p.algorithm).period(sharded_problem(p)) : p.group_ranks();
+      p.head_groups *
+      (one_group ? find_algorithm(p.algorithm).period(sharded_problem(p)) : p.group_ranks());
   return lowered_twins(unlowered_schedule(p), period, plan_of(p, cluster), cluster);
 }
 

@@ -114,6 +114,33 @@ TEST(SimulatePoint, ReplicasOfAModelExchangeGradients) {
   EXPECT_LT(3 * alone.timing.median_s, 1.2 * one.timing.median_s);
 }
 
+TEST(SimulatePoint, RanksThatSplitHeadsAreMerged) {
+  const SimulatePoint how = on_h100();
+  const PointRecord one =
+      simulate_point(on_cluster({model_point("local", 1)}, how).at(0), how).record;
+  for (const int replicas : {1, 2})
+    for (const char* algorithm : {"ring", "dilated"}) {
+      Point point = model_point(algorithm, 16);
+      point.params.replicas = replicas, point.params.head_groups = 2;
+      if (std::string(algorithm) == "dilated")
+        point.params.problem.num_heads = point.params.problem.num_kv_heads = 8;
+      point = on_cluster({point}, how).at(0);
+      const SimulatedPoint done = simulate_point(point, how);
+      EXPECT_EQ(done.record.status, PointStatus::kOk) << done.record.reason;
+      const ProgramSet all = compile(unlowered_schedule(point.params), {16, 16}, how.cluster,
+                                     plan_collectives(how.cluster, "native", 16));
+      const Topology topology(how.cluster, 16);
+      EXPECT_DOUBLE_EQ(
+          simulate(all, topology, how.cluster, {.alpha = AlphaSet::kNcclLl}).makespan_s,
+          done.run.makespan_s)
+          << algorithm << " " << replicas;
+      if (std::string(algorithm) == "dilated") continue;
+      // All but the logits, which both ranks with the same tokens compute.
+      EXPECT_GE(done.record.work.flops / one.work.flops, 1);
+      EXPECT_LT(done.record.work.flops / one.work.flops, 1.2);
+    }
+}
+
 // K and V move around the ring, weights and their gradients by doubling: neither a shift nor an
 // exclusive or alone moves both.
 TEST(SimulatePoint, RanksOfAStepAreMergedWhereItsCollectivesDouble) {

@@ -225,6 +225,10 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
   if (plan.point.status != PointStatus::kOk || !refusal.empty())
     throw UsageError(path, ": sweep: ", describe(params),
                      " cannot train: ", refusal.empty() ? plan.point.reason : refusal);
+  if (params.head_groups > 1)
+    throw UsageError(path,
+                     ": sweep.head_groups: a checkpoint holds the weights of all heads\n"
+                     "  hint: leave the key out, or measure steps with lnbench run");
   if (params.model.vocabulary < 256)
     throw UsageError(path, ": model.vocabulary: text is bytes\n  hint: leave the key out: 256");
   plan.parameters = Parameters(plan.point.params.model, params.problem).count();

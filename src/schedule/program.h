@@ -213,6 +213,8 @@ struct MatrixView {
 struct ModelOp {
   std::vector<MatrixView> from, into;
   bool accumulate = false;  // adds to the last of `into`, which holds a value
+  // The last of `into` is what this rank's heads add to a sum over the ranks of its tokens.
+  bool of_heads = false;
 };
 // from: a, b, and perhaps a bias of one row. into = op(a) op(b) + bias; op transposes where asked.
 struct Gemm : ModelOp {
@@ -221,20 +223,23 @@ struct Gemm : ModelOp {
 enum class RowFunction {
   kEmbed,              // from: tokens, table
   kEmbedBackward,      // from: tokens, dy; adds to the table's gradient
-  kLayerNorm,          // from: x, gain, bias
-  kLayerNormBackward,  // from: x, dy, gain; adds to the gradients of gain and bias; last: dx
+  kLayerNorm,          // from: x, gain, bias; of columns on several ranks also their moments
+  kLayerNormBackward,  // from: x, dy, gain; adds to the gradients of gain and bias; last: dx; of
+                       // columns on several ranks it has moments and the sums of all as well
+  kRowMoments,         // from: x; into: of each row mean and sum of squares about it
+  kLayerNormSums,      // from: x, dy, gain, moments; into: of each row what kLayerNormBackward sums
   kGelu,               // from: x
   kGeluBackward,       // from: x, dy
   kRotate,             // from: x, which it overwrites: rotary positions or xPos
   kRotateBackward,     // the same, of gradients
   kAdd,                // from: x; adds
   kAddColumns,         // from: x; adds the sum of its rows
-  kSumOfSquares        // from: x; into: one double
+  kSumOfSquares        // from: x; into: one double, which it adds to
 };
 constexpr auto texts_of(RowFunction) {
-  return texts("embed", "embed_backward", "layer_norm", "layer_norm_backward", "gelu",
-               "gelu_backward", "rotate", "rotate_backward", "add", "add_columns",
-               "sum_of_squares");
+  return texts("embed", "embed_backward", "layer_norm", "layer_norm_backward", "row_moments",
+               "layer_norm_sums", "gelu", "gelu_backward", "rotate", "rotate_backward", "add",
+               "add_columns", "sum_of_squares");
 }
 // A function of each row alone, or a sum over rows.
 struct RowWise : ModelOp {

@@ -44,16 +44,18 @@ std::vector<TokenRange> tokens_of(const ShardedProblem& s, const SlotView& view)
       view.num_pieces() == owners.count) {
     add(clip({0, 1, s.problem.seq_len}, view.rows.within));
   } else if (s.layout.kind() == LayoutKind::kContiguous && owners.inner_count == 0 &&
-             owners.stride == 1) {
+             owners.stride == s.layout.grid().head_groups) {
     // Shards of neighbours follow each other: one interval, or two when the order begins in the
     // middle.
     const int first = (view.first_piece() + owners.rotation) % owners.count;
     const int end = first + view.num_pieces(), turn = std::min(end, owners.count);
     for (const auto& [from, to] : {std::pair{first, turn}, std::pair{0, end - turn}})
       if (from < to) {
-        const int64_t begin = s.layout.interval(owners.first + from).begin;
-        add(clip({begin, 1, s.layout.interval(owners.first + to - 1).end - begin},
-                 view.rows.within));
+        const auto interval = [&](int i) {
+          return s.layout.interval(owners.first + i * owners.stride);
+        };
+        const int64_t begin = interval(from).begin;
+        add(clip({begin, 1, interval(to - 1).end - begin}, view.rows.within));
       }
   } else {
     for (int i = 0; i < view.num_pieces(); ++i)

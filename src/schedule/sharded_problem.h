@@ -56,10 +56,10 @@ class SequenceLayout {
   SequenceLayout with_ring_size(int ring_size) const {
     return {seq_len_, grid_.sequence, kind_, ring_size};
   }
-  // The same order in each of so many groups of ranks.
-  SequenceLayout replicated(int replicas) const {
+  // The same order in each of so many groups of ranks, and so many ranks for each part of it.
+  SequenceLayout replicated(int replicas, int head_groups = 1) const {
     SequenceLayout out = *this;
-    out.grid_.replicas = replicas;
+    out.grid_.replicas = replicas, out.grid_.head_groups = head_groups;
     return out;
   }
 

@@ -10,9 +10,15 @@
 namespace longnet {
 namespace {
 
-int64_t rows_of(const ShardedProblem& s, Rank rank) {
+// 0 of ranks with other heads, whose weights are others.
+int64_t rows_of(const ShardedProblem& s, Rank rank, Rank like) {
+  const RankGrid& grid = s.layout.grid();
+  if (grid.head_group(rank) != grid.head_group(like)) return 0;
   return s.layout.shard(rank).tokens() * s.problem.batch;
 }
+
+// Of a sum over ranks with the same tokens: that the heads of `group` have added to it.
+Contribution heads_added(int group) { return {kAllValues, {}, {group, 1}, {}}; }
 
 // True when the intervals lie one behind the other and fill `all`.
 bool tile(std::vector<TokenInterval> intervals, TokenInterval all) {
@@ -31,6 +37,7 @@ void SymbolicRank::apply(const ModelOp& op, const Report& report) {
   for (const MatrixView& m : op.from) {
     const TensorKind kind = kinds_.at(size_t(m.view.slot));
     const std::vector<PieceState> states = read(m.view, report);
+    if (kind == TensorKind::kValues) check_heads(m.view.slot, states, report);
     if (tag_of(m) == SlotTag::kWeights)
       weights_end_ = std::max(weights_end_, m.first + m.rows * m.cols);
     const bool of_attention = kind == TensorKind::kPartial || kind == TensorKind::kGradQuery ||
@@ -44,19 +51,32 @@ void SymbolicRank::apply(const ModelOp& op, const Report& report) {
       add_weight_gradient(op, into);
       continue;
     }
-    if (op.accumulate && i + 1 == op.into.size()) read(into.view, report);
+    const bool last = i + 1 == op.into.size();
+    if (op.accumulate && last) read(into.view, report);
+    if (op.accumulate && last && op.of_heads) continue;
     // The output of other queries is gone.
     if (into.view.slot == kQuerySlot) slots_[kOutputSlot].pieces.assign(1, {});
-    write(into.view, std::vector<PieceState>(size_t(into.view.num_pieces()), {.of_model = true}),
-          report);
+    PieceState state{.of_model = true};
+    if (last && op.of_heads) state.add({heads_added(sharded_.layout.grid().head_group(rank_))});
+    write(into.view, std::vector<PieceState>(size_t(into.view.num_pieces()), state), report);
   }
 }
 
-// Rows of the batch that this rank has, counted over all ranks.
+// A sum over ranks with the same tokens has got the part of each, once.
+void SymbolicRank::check_heads(int slot, const std::vector<PieceState>& pieces,
+                               const Report& report) {
+  if (tags_.at(size_t(slot)) != SlotTag::kActivations) return;
+  for (const PieceState& piece : pieces)
+    for (int g = 0; g < sharded_.layout.grid().head_groups && !piece.sum.empty(); ++g)
+      if (std::ranges::count(piece.sum, heads_added(g)) != 1)
+        report(concat("slot ", slot, " does not hold what head group ", g, " adds, once"));
+}
+
+// Rows of the batch that this rank has, counted over all ranks with its heads.
 TokenInterval SymbolicRank::own_batch_rows() const {
   int64_t before = 0;
-  for (Rank r = 0; r < rank_; ++r) before += rows_of(sharded_, r);
-  return {before, before + rows_of(sharded_, rank_)};
+  for (Rank r = 0; r < rank_; ++r) before += rows_of(sharded_, r, rank_);
+  return {before, before + rows_of(sharded_, rank_, rank_)};
 }
 
 void SymbolicRank::add_weight_gradient(const ModelOp& op, const MatrixView& into) {
@@ -102,7 +122,7 @@ void SymbolicRank::apply(const Update& op, const Report& report) {
   for (const MatrixView& m : op.from) read(m.view, report);
   const MatrixView& gradients = op.from.front();
   int64_t rows = 0;
-  for (Rank r = 0; r < sharded_.layout.world_size(); ++r) rows += rows_of(sharded_, r);
+  for (Rank r = 0; r < sharded_.layout.world_size(); ++r) rows += rows_of(sharded_, r, rank_);
   check_gradients(gradients.view,
                   {gradients.first, gradients.first + gradients.rows * gradients.cols}, {0, rows},
                   report);
@@ -118,6 +138,7 @@ void SymbolicRank::apply(const Update& op, const Report& report) {
 void SymbolicRank::check_model(const Report& report) {
   for (size_t i = 0; i < tags_.size(); ++i) {
     const SlotState& slot = slots_[i];
+    if (kinds_[i] == TensorKind::kValues) check_heads(int(i), slot.pieces, report);
     if (tags_[i] == SlotTag::kWeights)
       for (const PieceState& piece : slot.pieces)
         if (!piece.valid) report("ends without the weights of another rank");

@@ -12,7 +12,8 @@ namespace longnet {
 // "The rows of `branch` in `rows`, for `heads`, have attended to the keys of `others`"; of
 // gradients of K and V: "... have been attended to by the queries of `others`."
 // Of gradients of weights (branch kAllValues): "the rows `rows` of the batch, counted over all
-// ranks, have added to the values `heads`", from a matrix in the slot `others.branch`.
+// ranks, have added to the values `heads`", from a matrix in the slot `others.branch`. Of a sum
+// over ranks with the same tokens: "the heads of group `heads.first` have added to it".
 struct Contribution {
   int branch;
   TokenInterval rows;
@@ -75,6 +76,7 @@ class SymbolicRank {
                     const Report& report);
   void check_rows(int slot, const Report& report);
   void check_model(const Report& report);
+  void check_heads(int slot, const std::vector<PieceState>& pieces, const Report& report);
   TokenInterval own_batch_rows() const;
   void check_gradients(const SlotView& view, TokenInterval all, TokenInterval rows,
                        const Report& report);

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/gemm_simd.h"
+#include "kernels/cpu/layer_norm_simd.h"
 #include "kernels/cpu/model_loss_simd.h"
 #include "kernels/cpu/model_rows_simd.h"
 #include "kernels/cpu/parallel_for.h"
@@ -114,7 +115,25 @@ class CpuModelKernel final : public ModelKernel {
       LayerNormTask piece = task;
       piece.x = task.x.rows_from(begin, rows);
       piece.y = task.y.rows_from(begin, rows);
+      piece.moments = task.moments.rows_from(begin);
       layer_norm_rows(piece);
+    });
+  }
+
+  void row_moments(const Matrix& x, float* into, int threads) const override {
+    for_rows(x, threads, [&](int64_t begin, int64_t rows) {
+      moments_of_rows(x.rows_from(begin, rows), into + 2 * begin);
+    });
+  }
+
+  void layer_norm_sums(const LayerNormBackwardTask& task, float* into, int threads) const override {
+    check_shape("grad_y", task.grad_y, task.x.rows, task.x.cols);
+    for_rows(task.x, threads, [&](int64_t begin, int64_t rows) {
+      LayerNormBackwardTask piece = task;
+      piece.x = task.x.rows_from(begin, rows);
+      piece.grad_y = task.grad_y.rows_from(begin, rows);
+      piece.moments = task.moments.rows_from(begin);
+      layer_norm_sums_of_rows(piece, into + 2 * begin);
     });
   }
 
@@ -136,6 +155,8 @@ class CpuModelKernel final : public ModelKernel {
         piece.x = some.rows_from(begin, rows);
         piece.grad_y = task.grad_y.rows_from(first + begin, rows);
         piece.grad_x = task.grad_x.rows_from(first + begin, rows);
+        piece.moments = task.moments.rows_from(first + begin);
+        piece.sums = task.sums.rows_from(first + begin);
         piece.grad_gain = sums + begin / kSumRows * pitch;
         piece.grad_bias = piece.grad_gain + pitch / 2;
         std::fill_n(piece.grad_gain, pitch, 0.0f);

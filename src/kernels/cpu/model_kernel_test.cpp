@@ -56,6 +56,54 @@ TEST_F(ModelKernelTest, LayerNormBackward) {
       }
 }
 
+// Columns in parts, with moments and sums of all of them: the same as in one place.
+TEST_F(ModelKernelTest, LayerNormOfColumnsInParts) {
+  constexpr int64_t kRows = 70;
+  for (const int64_t parts : {2, 3})
+    for (const int64_t part : {8, 37}) {
+      const auto norms = [&](const Call& call, bool in_parts) -> Outputs {
+        const int64_t cols = parts * part, pieces = in_parts ? parts : 1, width = cols / pieces;
+        Values x(kRows, cols, 1), y(kRows, cols, 2), grad(kRows, cols, 3), gain(1, cols, 4, 0),
+            bias(1, cols, 5, 0), grad_gain(1, cols, 6, 0), grad_bias(1, cols, 7, 0);
+        std::vector<float> moments(size_t(2 * kRows * pieces)), sums(moments.size());
+        const RowParts all{moments.data(), in_parts ? pieces : 0, 2 * kRows};
+        const auto task_of = [&](int64_t p) -> LayerNormBackwardTask {
+          const Matrix g = grad.matrix().columns_from(p * width, width);
+          return {.x = x.matrix().columns_from(p * width, width),
+                  .grad_y = g,
+                  .grad_x = g,
+                  .gain = gain.floats() + p * width,
+                  .grad_gain = grad_gain.floats() + p * width,
+                  .grad_bias = grad_bias.floats() + p * width,
+                  .moments = all};
+        };
+        for (int64_t p = 0; p < pieces; ++p)
+          call.kernel.row_moments(task_of(p).x, &moments[size_t(2 * kRows * p)], call.threads);
+        for (int64_t p = 0; p < pieces; ++p) {
+          call.kernel.layer_norm({.x = task_of(p).x,
+                                  .y = y.matrix().columns_from(p * width, width),
+                                  .gain = gain.floats() + p * width,
+                                  .bias = bias.floats() + p * width,
+                                  .moments = all},
+                                 call.threads);
+          call.kernel.layer_norm_sums(task_of(p), &sums[size_t(2 * kRows * p)], call.threads);
+        }
+        for (int64_t p = 0; p < pieces; ++p) {
+          LayerNormBackwardTask task = task_of(p);
+          if (in_parts) task.sums = {sums.data(), pieces, 2 * kRows};
+          call.kernel.layer_norm_backward(task, call.threads, call.workspace);
+        }
+        return {y, grad, grad_gain, grad_bias};
+      };
+      expect_like_reference(
+          concat(parts, " x ", part), [&](const Call& call) { return norms(call, true); }, 2e-6);
+      const Outputs whole = expected([&](const Call& call) { return norms(call, false); });
+      const Outputs split = run(*cpu_, 2, [&](const Call& call) { return norms(call, true); });
+      for (size_t i = 0; i < whole.size(); ++i)
+        EXPECT_LE(relative_error(split[i], whole[i]), 2e-6) << parts << " x " << part << ", " << i;
+    }
+}
+
 TEST_F(ModelKernelTest, Gelu) {
   for (const bool in_place : {false, true})
     for (const int64_t cols : {1, 16, 37, 3072})

@@ -15,96 +15,6 @@ HWY_BEFORE_NAMESPACE();
 namespace longnet {
 namespace HWY_NAMESPACE {
 
-template <class Storage>
-HWY_INLINE Storage* row_of(const Matrix& x, int64_t i) {
-  return static_cast<Storage*>(x.data) + i * x.stride;
-}
-HWY_INLINE bool is_wide(const Matrix& x) { return x.dtype == DType::kFloat32; }
-
-// ---- layer normalisation ----
-
-struct Moments {
-  float mean, factor;  // factor = 1 / sqrt(variance + epsilon)
-};
-
-template <class Storage>
-HWY_INLINE Moments moments_of(const Storage* x, int64_t cols, double epsilon) {
-  RowSum sum, squares;
-  for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR { sum.add(d, load_floats(d, x + j)); });
-  const float mean = sum.total() / float(cols);
-  for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
-    const auto centred = hn::Sub(load_floats(d, x + j), hn::Set(d, mean));
-    squares.add(d, hn::Mul(centred, centred));
-  });
-  return {mean, float(1.0 / std::sqrt(double(squares.total()) / double(cols) + epsilon))};
-}
-
-template <class X, class Y>
-void layer_norm(const LayerNormTask& task) {
-  for (int64_t i = 0; i < task.x.rows; ++i) {
-    const X* x = row_of<X>(task.x, i);
-    Y* y = row_of<Y>(task.y, i);
-    const Moments m = moments_of(x, task.x.cols, task.epsilon);
-    for_each_vector(task.x.cols, [&](auto d, int64_t j) HWY_ATTR {
-      const auto centred = hn::Sub(load_floats(d, x + j), hn::Set(d, m.mean));
-      const auto normal = hn::Mul(centred, hn::Set(d, m.factor));
-      store_floats(hn::MulAdd(normal, hn::LoadU(d, task.gain + j), hn::LoadU(d, task.bias + j)), d,
-                   y + j);
-    });
-  }
-}
-
-void layer_norm_on_target(const LayerNormTask& task) {
-  if (is_wide(task.x))
-    is_wide(task.y) ? layer_norm<float, float>(task) : layer_norm<float, Bf16Bits>(task);
-  else
-    is_wide(task.y) ? layer_norm<Bf16Bits, float>(task) : layer_norm<Bf16Bits, Bf16Bits>(task);
-}
-
-// With g = grad_y * gain and the normalised row z:
-//   grad_x = factor * (g - mean(g) - z * mean(g * z))
-template <class X, class Gradient>
-void layer_norm_backward(const LayerNormBackwardTask& task) {
-  const int64_t cols = task.x.cols;
-  for (int64_t i = 0; i < task.x.rows; ++i) {
-    const X* x = row_of<X>(task.x, i);
-    const Gradient* grad_y = row_of<Gradient>(task.grad_y, i);
-    Gradient* grad_x = row_of<Gradient>(task.grad_x, i);
-    const Moments m = moments_of(x, cols, task.epsilon);
-    const auto normal = [&](auto d, int64_t j) HWY_ATTR {
-      return hn::Mul(hn::Sub(load_floats(d, x + j), hn::Set(d, m.mean)), hn::Set(d, m.factor));
-    };
-    const auto grad = [&](auto d, int64_t j) HWY_ATTR {
-      return hn::Mul(load_floats(d, grad_y + j), hn::LoadU(d, task.gain + j));
-    };
-    RowSum sum, sum_normal;
-    for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
-      const auto g = grad(d, j);
-      sum.add(d, g);
-      sum_normal.add(d, hn::Mul(g, normal(d, j)));
-    });
-    const float mean = sum.total() / float(cols), mean_normal = sum_normal.total() / float(cols);
-    for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
-      const auto dy = load_floats(d, grad_y + j), z = normal(d, j);
-      hn::StoreU(hn::MulAdd(dy, z, hn::LoadU(d, task.grad_gain + j)), d, task.grad_gain + j);
-      hn::StoreU(hn::Add(dy, hn::LoadU(d, task.grad_bias + j)), d, task.grad_bias + j);
-      const auto rest =
-          hn::NegMulAdd(z, hn::Set(d, mean_normal), hn::Sub(grad(d, j), hn::Set(d, mean)));
-      const auto before = task.accumulate ? load_floats(d, grad_x + j) : hn::Zero(d);
-      store_floats(hn::MulAdd(rest, hn::Set(d, m.factor), before), d, grad_x + j);
-    });
-  }
-}
-
-void layer_norm_backward_on_target(const LayerNormBackwardTask& task) {
-  if (is_wide(task.x))
-    is_wide(task.grad_y) ? layer_norm_backward<float, float>(task)
-                         : layer_norm_backward<float, Bf16Bits>(task);
-  else
-    is_wide(task.grad_y) ? layer_norm_backward<Bf16Bits, float>(task)
-                         : layer_norm_backward<Bf16Bits, Bf16Bits>(task);
-}
-
 // ---- GELU ----
 
 // exp(-x^2 / 2).
@@ -316,8 +226,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace longnet {
 
-HWY_EXPORT(layer_norm_on_target);
-HWY_EXPORT(layer_norm_backward_on_target);
 HWY_EXPORT(gelu_on_target);
 HWY_EXPORT(gelu_backward_on_target);
 HWY_EXPORT(rotate_on_target);
@@ -326,12 +234,6 @@ HWY_EXPORT(add_columns_on_target);
 HWY_EXPORT(add_to_rows_on_target);
 HWY_EXPORT(copy_rows_on_target);
 
-void layer_norm_rows(const LayerNormTask& task) {
-  HWY_DYNAMIC_DISPATCH(layer_norm_on_target)(task);
-}
-void layer_norm_backward_rows(const LayerNormBackwardTask& task) {
-  HWY_DYNAMIC_DISPATCH(layer_norm_backward_on_target)(task);
-}
 void gelu_rows(const Matrix& x, const Matrix& y) { HWY_DYNAMIC_DISPATCH(gelu_on_target)(x, y); }
 void gelu_backward_rows(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x) {
   HWY_DYNAMIC_DISPATCH(gelu_backward_on_target)(x, grad_y, grad_x);

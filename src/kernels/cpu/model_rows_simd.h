@@ -7,10 +7,6 @@
 
 namespace longnet {
 
-void layer_norm_rows(const LayerNormTask& task);
-// grad_gain and grad_bias are added to: sums of one thread.
-void layer_norm_backward_rows(const LayerNormBackwardTask& task);
-
 // y = x Phi(x), with Phi(-|x|) = exp(-x^2 / 2) R(|x|), where R is a polynomial of degree 9 in
 // 1 / (1 + 0.34 |x|): relative error below 5e-7 also where Phi is tiny.
 void gelu_rows(const Matrix& x, const Matrix& y);

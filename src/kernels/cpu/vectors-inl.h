@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/model_kernel.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longnet {
@@ -60,6 +61,12 @@ HWY_INLINE void for_each_vector(int64_t count, const Body& body) {
   for (; i + kLanes <= count; i += kLanes) body(FloatTag(), i);
   for (; i < count; ++i) body(OneFloat(), i);
 }
+
+template <class Storage>
+HWY_INLINE Storage* row_of(const Matrix& x, int64_t i) {
+  return static_cast<Storage*>(x.data) + i * x.stride;
+}
+HWY_INLINE bool is_wide(const Matrix& x) { return x.dtype == DType::kFloat32; }
 
 // A sum over a row, vector by vector; the lanes are added in the end.
 class RowSum {

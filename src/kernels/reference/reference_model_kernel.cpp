@@ -33,12 +33,20 @@ void for_each(const Matrix& x, const Body& body) {
 }
 
 // Row i of x, normalised but for gain and bias; returns 1 / sqrt(variance + epsilon).
-double normalise(const Matrix& x, int64_t i, double epsilon, std::vector<double>& normal) {
+double normalise(const auto& task, int64_t i, std::vector<double>& normal) {
+  const Matrix& x = task.x;
   const double n = double(x.cols);
   double mean = 0, variance = 0;
   for (int64_t j = 0; j < x.cols; ++j) mean += value_at(x, i, j) / n;
   for (int64_t j = 0; j < x.cols; ++j) variance += std::pow(value_at(x, i, j) - mean, 2) / n;
-  const double factor = 1 / std::sqrt(variance + epsilon);
+  if (const RowParts& m = task.moments; m.parts > 0) {
+    const double parts = double(m.parts);
+    mean = variance = 0;
+    for (int64_t p = 0; p < m.parts; ++p) mean += double(m.at(p, i)[0]) / parts;
+    for (int64_t p = 0; p < m.parts; ++p)
+      variance += (double(m.at(p, i)[1]) / n + std::pow(double(m.at(p, i)[0]) - mean, 2)) / parts;
+  }
+  const double factor = 1 / std::sqrt(variance + task.epsilon);
   normal.resize(size_t(x.cols));
   for (int64_t j = 0; j < x.cols; ++j) normal[size_t(j)] = (value_at(x, i, j) - mean) * factor;
   return factor;
@@ -76,9 +84,32 @@ class ReferenceModelKernel final : public ModelKernel {
     check_task(task);
     std::vector<double> normal;
     for (int64_t i = 0; i < task.x.rows; ++i) {
-      normalise(task.x, i, task.epsilon, normal);
+      normalise(task, i, normal);
       for (int64_t j = 0; j < task.x.cols; ++j)
         store(task.y, i, j, normal[size_t(j)] * double(task.gain[j]) + double(task.bias[j]));
+    }
+  }
+
+  void row_moments(const Matrix& x, float* into, int) const override {
+    for (int64_t i = 0; i < x.rows; ++i) {
+      double mean = 0, squares = 0;
+      for (int64_t j = 0; j < x.cols; ++j) mean += value_at(x, i, j) / double(x.cols);
+      for (int64_t j = 0; j < x.cols; ++j) squares += std::pow(value_at(x, i, j) - mean, 2);
+      into[2 * i] = float(mean), into[2 * i + 1] = float(squares);
+    }
+  }
+
+  void layer_norm_sums(const LayerNormBackwardTask& task, float* into, int) const override {
+    check_shape("grad_y", task.grad_y, task.x.rows, task.x.cols);
+    std::vector<double> normal;
+    for (int64_t i = 0; i < task.x.rows; ++i) {
+      normalise(task, i, normal);
+      double sum = 0, sum_normal = 0;
+      for (int64_t j = 0; j < task.x.cols; ++j) {
+        const double g = value_at(task.grad_y, i, j) * double(task.gain[j]);
+        sum += g, sum_normal += g * normal[size_t(j)];
+      }
+      into[2 * i] = float(sum), into[2 * i + 1] = float(sum_normal);
     }
   }
 
@@ -88,7 +119,7 @@ class ReferenceModelKernel final : public ModelKernel {
     const size_t n = size_t(task.x.cols);
     std::vector<double> normal, grad(n), gain_sum(n), bias_sum(n);
     for (int64_t i = 0; i < task.x.rows; ++i) {
-      const double factor = normalise(task.x, i, task.epsilon, normal);
+      const double factor = normalise(task, i, normal);
       double mean = 0, mean_normal = 0;  // of grad, and of grad * normal
       for (size_t j = 0; j < n; ++j) {
         const double grad_y = value_at(task.grad_y, i, int64_t(j));
@@ -97,6 +128,12 @@ class ReferenceModelKernel final : public ModelKernel {
         grad[j] = grad_y * double(task.gain[j]);
         mean += grad[j] / double(n);
         mean_normal += grad[j] * normal[j] / double(n);
+      }
+      if (const RowParts& sums = task.sums; sums.parts > 0) {
+        mean = mean_normal = 0;
+        const double all = double(int64_t(n) * sums.parts);
+        for (int64_t p = 0; p < sums.parts; ++p)
+          mean += double(sums.at(p, i)[0]) / all, mean_normal += double(sums.at(p, i)[1]) / all;
       }
       for (size_t j = 0; j < n; ++j) {
         const double before = task.accumulate ? value_at(task.grad_x, i, int64_t(j)) : 0;
