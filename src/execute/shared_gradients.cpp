@@ -18,18 +18,21 @@ SharedGradients::Tokens shared_tokens(const Schedule& schedule) {
   std::vector<std::set<int64_t>> tokens(size_t(s.problem.num_kv_heads));
   for (Rank rank = 0; rank < s.layout.world_size(); ++rank) {
     const RankProgram program = schedule.program(rank);
-    std::set<std::pair<Slice, PieceRange>> seen;  // a message from each of many ranks
+    std::set<Slice> seen;  // the same rows come from each of many ranks
     for (const Op& op : program.ops) {
       const auto* recv = std::get_if<Recv>(&op.what);
-      if (!recv || program.slots[size_t(recv->what.slot)].kind != TensorKind::kGradKeyValue ||
-          !seen.insert({recv->what.rows, recv->what.pieces}).second)
+      if (!recv || program.slots[size_t(recv->what.slot)].kind != TensorKind::kGradKeyValue)
         continue;
-      const RowMap map(s, TensorKind::kGradKeyValue, recv->what.rows);
       for (int i = 0; i < recv->what.num_pieces(); ++i) {
-        const RowMap::Piece& piece = map.pieces()[size_t(recv->what.first_piece() + i)];
-        if (piece.owner != rank) continue;
-        for (const int64_t head : map.heads_with_rows(piece.heads))
-          map.for_each_run(piece, head, [&](const TokenRange& run) {
+        if (owner_of(recv->what, i) != rank) continue;
+        const Slice own{.branch = recv->what.rows.branch,
+                        .owners = {.first = rank},
+                        .within = recv->what.rows.within,
+                        .heads = heads_of(recv->what, i)};
+        if (!seen.insert(own).second) continue;
+        const RowMap map(s, TensorKind::kGradKeyValue, own);
+        for (const int64_t head : map.heads_with_rows(own.heads))
+          map.for_each_run(map.pieces().front(), head, [&](const TokenRange& run) {
             for (int64_t t = 0; t < run.count; ++t)
               tokens[size_t(s.problem.kv_head_of(head))].insert(run[t]);
           });
