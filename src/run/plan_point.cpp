@@ -132,6 +132,9 @@ std::string why_no_head_groups(const PointParams& p) {
 std::string why_no_program(const PointParams& p) {
   if (std::string why = why_uneven(p); !why.empty()) return why;
   if (std::string why = why_no_head_groups(p); !why.empty()) return why;
+  if (p.group_ranks() > p.problem.seq_len)
+    return concat(p.problem.seq_len, " tokens for ", p.group_ranks(),
+                  " ranks leave some without any: use at most as many ranks as tokens");
   if (p.scope != Scope::kModel && p.pass == Pass::kStep)
     return concat(p.scope == Scope::kLayer ? "one layer alone is not trained"
                                            : "attention alone has no weights to update",

@@ -20,6 +20,14 @@ TEST(PlanPoint, ARingInClosedForm) {
             predicted_slots(make_schedule(plan.point.params)) + plan.workspace_bytes);
 }
 
+TEST(PlanPoint, RanksWithoutTokensAreRefused) {
+  Point point = small_point("ring", 1 << 20);
+  EXPECT_EQ(plan_point(point, {}, 1, 1).point.reason,
+            "256 tokens for 1048576 ranks leave some without any: use at most as many ranks as "
+            "tokens");
+  EXPECT_EQ(small_plan("ring", 256).point.status, PointStatus::kOk);
+}
+
 TEST(PlanPoint, MemoryThatIsMissingNamesTheCheapestChange) {
   const Point point = small_point("ring", 2);
   const int64_t needed = small_plan("ring", 2).memory_bytes();
