@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from cli_case import LNBENCH, ROOT, SMALL, Case, lnbench
+from cli_case import LNBENCH, MPIRUN, ROOT, SMALL, Case, lnbench
 
 CLUSTER = str(ROOT / "configs/clusters/h100-ndr400.json")
 
@@ -63,6 +63,20 @@ class Robust(Case):
         done = lnbench("run", self.config, "-o", str(self.path / "x"), SLURM_STEP_NUM_TASKS="4")
         self.assertEqual(done.returncode, 2)
         self.assertIn("srun started 4 tasks that do not see each other", done.stderr)
+
+    @unittest.skipUnless(MPIRUN, "no MPI in this build")
+    def test_a_rank_that_does_not_start_is_named(self):
+        stopped = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then kill -STOP $$; fi; exec "$@"'
+        ranks = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "2", "bash", "-c", stopped, "bash", LNBENCH]
+        env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=str(self.path))
+        commands = (("run", self.config, "--set", "measure.point_timeout_s=1", "-o", str(self.path / "out")),
+                    ("comm",), ("calibrate", "-o", str(self.path / "c.json")))
+        started = [subprocess.Popen([*ranks, *c], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
+                   for c in commands]
+        for process in started:
+            error = process.communicate(timeout=120)[1]
+            self.assertEqual(process.returncode, 3, error)
+            self.assertIn("rank 0 waited too long in 'the start'; rank 1 has not come so far", error)
 
     def start_long(self, folder):
         config = self.write("long.json", dict(SMALL, measure={"warmup": 0, "min_samples": 100000, "max_samples": 100000}))

@@ -6,16 +6,21 @@
 #include <filesystem>
 #include <iostream>
 
+#include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "lnbench/terminal.h"
 #include "measure/machine_load.h"
 #include "measure/sampler.h"
 #include "run/calibrate.h"
 #include "run/shipped.h"
+#include "run/watchdog.h"
 #include "simulate/cluster.h"
 
 namespace longnet {
 namespace {
+
+// The longest step takes a minute or two on a small machine.
+constexpr double kStartSeconds = 60, kStepSeconds = 600;
 
 void print(const ClusterSpec& c, const Calibration& m) {
   std::cout << "# " << c.description
@@ -63,6 +68,8 @@ int run_calibrate(const Options& options) {
                      file.parent_path().string(), "\n  hint: make it, or choose another -o");
   if (!options.cluster.empty()) return calibrate_from_files(options, file);
   const double busy = measure_busy_share();  // before MPI's threads and waits are there
+  Watchdog watchdog(launched_rank());
+  watchdog.expect_start(kStartSeconds);
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(1, capture_environment().usable_threads));
   const Environment env = environment_of(world, busy);
@@ -70,9 +77,11 @@ int run_calibrate(const Options& options) {
     for (const std::string& line : fitness_warnings(env)) std::cerr << "warning: " << line << "\n";
   const double begin = steady_seconds();
   const auto say = [&, speaks = world.is_root() && !options.quiet](const std::string& what) {
+    watchdog.expect(what, kStepSeconds);
     if (speaks) std::cerr << concat("[", std::lround(steady_seconds() - begin), " s] ", what, "\n");
   };
   const Calibration measured = calibrate(world, calibration_budget(options.quick), say);
+  watchdog.rest();
   if (!world.is_root()) return kOk;
   const ClusterSpec cluster = to_cluster(measured, world, env, file.stem().string());
   write_cluster(file, cluster);

@@ -12,7 +12,7 @@ int run_check(const Options& options) {
   print_notes(options, sweep.config, /*measures=*/true);
   Watchdog watchdog(launched_rank());
   const double limit_s = sweep.config.measure.point_timeout_s + kGraceSeconds;
-  if (!sweep.is_virtual()) watchdog.expect("the start", limit_s);
+  if (!sweep.is_virtual()) watchdog.expect_start(limit_s);
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   Plan plan = make_plan(sweep, world);
   plan.runner.progress = [&watchdog] { watchdog.progress(); };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/units.h"
@@ -90,6 +91,9 @@ int run_comm(const Options& options) {
   const bool on_devices = options.comm_transport != "host";
   const int64_t max_bytes = max_bytes_of(options, on_devices);
   const double busy = measure_busy_share();
+  constexpr double kStepSeconds = 60 + 4 * kCommSampling.time_budget_s;
+  Watchdog watchdog(launched_rank());
+  watchdog.expect_start(kStepSeconds);
   World world(options.ranks > 0 ? options.ranks : default_ranks(on_devices));
   if (world.size() < 2)
     throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
@@ -104,7 +108,6 @@ int run_comm(const Options& options) {
   for (const std::string& text : world.all_texts(why_not))  // a reason of some rank stops all
     if (!text.empty()) throw UsageError(text);
   const auto ranks = describe_ranks(world, world.threads_per_rank(), on_devices);
-  Watchdog watchdog(world.rank());
   const CommResult result = world.run([&](Communicator& comm) {
     const auto operations = on_devices
                                 ? operations_on_device(options.comm_transport, comm, max_bytes)
@@ -120,15 +123,13 @@ int run_comm(const Options& options) {
       table.note("the data of every line were verified before it was timed");
       table.head();
     }
-    const CommHooks hooks{.begin =
-                              [&](const std::string& what) {
-                                watchdog.expect(what, 60 + 4 * kCommSampling.time_budget_s);
-                              },
-                          .end =
-                              [&](const CommRow& row) {
-                                watchdog.rest();
-                                if (comm.rank() == 0) table.add(row);
-                              }};
+    const CommHooks hooks{
+        .begin = [&](const std::string& what) { watchdog.expect(what, kStepSeconds); },
+        .end =
+            [&](const CommRow& row) {
+              watchdog.rest();
+              if (comm.rank() == 0) table.add(row);
+            }};
     const std::vector<CommRow> rows = measure_comm(*operations, max_bytes, hooks);
     if (comm.rank() == 0) table.finish();
     return CommResult{std::string(operations->transport()), ranks, gpus, rows};

@@ -109,7 +109,7 @@ int run_points(const Options& options) {
   sweep.busy_share = measure_busy_share();  // before MPI's threads and waits are there
   Watchdog watchdog(launched_rank(), "; a rank did not arrive. Giving up");
   if (!sweep.is_virtual())  // one process waits for nobody
-    watchdog.expect("the start", sweep.config.measure.point_timeout_s + kGraceSeconds);
+    watchdog.expect_start(sweep.config.measure.point_timeout_s + kGraceSeconds);
   World world(sweep.is_virtual() ? 1 : sweep.world_size);
   stop_gently_on_signals();
   Plan plan = make_plan(sweep, world);

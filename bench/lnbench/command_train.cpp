@@ -49,7 +49,7 @@ int run_train(const Options& options) {
   Sweep sweep = read_sweep(request);  // a point of attention alone would drop the model's shape
   sweep.busy_share = measure_busy_share();
   Watchdog watchdog(launched_rank(), "; a rank did not arrive. Giving up");
-  watchdog.expect("the start", sweep.config.measure.point_timeout_s + kGraceSeconds);
+  watchdog.expect_start(sweep.config.measure.point_timeout_s + kGraceSeconds);
   World world(sweep.world_size);
   stop_gently_on_signals();
   for (Point& point : sweep.points)

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <utility>
 
+#include "comm/mpi/mpi_world.h"
 #include "core/check.h"
 
 namespace longnet {
@@ -25,7 +27,27 @@ Watchdog::Watchdog(int rank, std::string verdict)
 
 Watchdog::~Watchdog() {
   thread_ = {};  // joined
+  leave();
+}
+
+void Watchdog::leave() {
   if (fd_ >= 0) ::close(fd_);
+  if (!start_file_.empty()) ::unlink(start_file_.c_str());
+  fd_ = -1;
+  start_file_.clear();
+}
+
+void Watchdog::expect_start(double within_s) {
+  if (const std::string job = launched_job(); !job.empty()) {
+    const std::string file = (std::filesystem::temp_directory_path() /
+                              concat("longnet-", ::getuid(), "-", job, ".alive"))
+                                 .string();
+    join(file);
+    const std::lock_guard lock(mutex_);
+    start_file_ = file;
+    ranks_ = launched_on_one_machine() ? launched_world_size().value_or(0) : 0;
+  }
+  expect("the start", within_s);
 }
 
 void Watchdog::expect(const std::string& what, double within_s) {
@@ -41,6 +63,7 @@ void Watchdog::expect(const std::string& what, double within_s) {
 
 void Watchdog::join(const std::string& file) {
   const std::lock_guard lock(mutex_);
+  leave();
   // A machine that does not see the folder watches alone.
   fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
 }
@@ -54,12 +77,13 @@ std::string Watchdog::missing() const {
   constexpr int64_t kSilentMs = 5000;
   std::string text;
   const Beat mine = beat();
-  Beat other;
-  for (int r = 0;
-       fd_ >= 0 && ::pread(fd_, &other, sizeof other, off_t(sizeof other) * r) == sizeof other;
-       ++r) {
-    if (r == rank_ || other.unix_ms == 0) continue;
-    if (const int64_t silent = mine.unix_ms - other.unix_ms; silent > kSilentMs)
+  for (int r = 0; fd_ >= 0; ++r) {
+    Beat other;
+    const bool stands = ::pread(fd_, &other, sizeof other, off_t(sizeof other) * r) == sizeof other;
+    if (!stands && r >= ranks_) break;
+    const bool heard = other.unix_ms > 0;
+    if (r == rank_ || (!heard && r >= ranks_)) continue;
+    if (const int64_t silent = mine.unix_ms - other.unix_ms; heard && silent > kSilentMs)
       text += concat("; rank ", r, " gave no sign of life for ", silent / 1000, " s");
     else if (other.steps < mine.steps)
       text += concat("; rank ", r, " has not come so far");
@@ -88,6 +112,7 @@ void Watchdog::watch(const std::stop_token& stop, double looked_s) {
     if (steady_seconds() < begin_s_ + within_s_) continue;
     std::cerr << concat("\nerror: rank ", rank_, " waited too long in '", what_, "'", missing(),
                         verdict_, ", exit 3\n");
+    leave();
     std::_Exit(3);
   }
 }

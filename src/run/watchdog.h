@@ -1,8 +1,9 @@
 // Ends a run that makes no progress: others would wait for ever for a rank that never arrives.
 //
-//   Watchdog watchdog(rank);                  // first thing in main
-//   watchdog.expect("the start", 90);         // a step: it ends or makes progress within 90 s
-//   watchdog.join(folder + "/ranks.alive");   // from now on each rank sees how far the others are
+//   Watchdog watchdog(launched_rank());       // first thing of a command, before MPI starts
+//   watchdog.expect_start(90);                // ranks of one machine see each other
+//   watchdog.join(folder + "/ranks.alive");   // all that see the folder do
+//   watchdog.expect("a point", 90);           // a step: it ends or makes progress within 90 s
 //   watchdog.progress();                      // the step goes on: its time begins anew
 #pragma once
 #include <atomic>
@@ -29,6 +30,8 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void expect(const std::string& what, double within_s);
+  // Until the first other step: the ranks of a launcher come together.
+  void expect_start(double within_s);
   void progress() { begin_s_ = steady_seconds(); }
   void rest() { within_s_ = kForever; }
   // Every rank writes into `file`, once a second, that it lives and how many steps it has begun.
@@ -42,9 +45,12 @@ class Watchdog {
   void watch(const std::stop_token& stop, double looked_s);
   Beat beat() const;
   std::string missing() const;  // "; rank 1 gave no sign of life for 31 s"
+  void leave();                 // what join() has opened
 
   int rank_, fd_ = -1;
+  int ranks_ = 0;  // that must be in the file; 0: not known
   std::string verdict_;
+  std::string start_file_;  // is removed when it is left
   std::atomic<double> begin_s_ = 0, within_s_ = kForever;
   std::atomic<int64_t> steps_ = 0;
   mutable std::mutex mutex_;             // guards what_ and fd_

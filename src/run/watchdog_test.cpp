@@ -44,6 +44,22 @@ TEST(WatchdogDeathTest, NamesTheRankThatIsMissing) {
       "in 'a point'; rank 1 gave no sign of life for [0-9]+ s; rank 2 has not come so far, exit 3");
 }
 
+TEST(WatchdogDeathTest, NamesTheRankThatHasNotStarted) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const TemporaryFolder folder;
+        ::setenv("TMPDIR", folder.path("").c_str(), 1);
+        ::setenv("PMIX_NAMESPACE", "job-of-a-test", 1);
+        for (const char* ranks : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"})
+          ::setenv(ranks, "2", 1);
+        Watchdog watchdog(0);
+        watchdog.expect_start(1e-3);
+        std::this_thread::sleep_for(std::chrono::seconds(60));
+      },
+      testing::ExitedWithCode(3), "in 'the start'; rank 1 has not come so far, exit 3");
+}
+
 TEST(Watchdog, AProcessThatWasStoppedAccusesNobody) {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,6 +1,7 @@
 // Ranks as processes of Open MPI. <mpi.h> is included by mpi_world.cpp alone.
 #pragma once
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -31,6 +32,16 @@ inline int launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
     if (const char* value = std::getenv(name); value != nullptr) return std::atoi(value);
   return 0;
+}
+// The launcher's name of the job that this process is a rank of; "" where it has none.
+inline std::string launched_job() {
+  const char* name = launched_world_size() ? std::getenv("PMIX_NAMESPACE") : nullptr;
+  return name != nullptr && std::strchr(name, '/') == nullptr ? name : "";
+}
+// True when the launcher says that all ranks are on this machine.
+inline bool launched_on_one_machine() {
+  const char* here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return here != nullptr && std::atoi(here) == launched_world_size();
 }
 
 // Initialises MPI (thread level: funneled) and finalises it when destroyed. Throws Error
