@@ -191,6 +191,39 @@ std::vector<Value> Config::values_of(const Axis& of, int64_t world_size, int64_t
   return values;
 }
 
+void check_combinations(
+    const Config& c, int64_t world_size,
+    const std::function<void(const std::string&, const std::string&, const std::string&)>& error) {
+  double with_one = 1;                // of one number of ranks...
+  std::vector<const Axis*> divisors;  // ...apart from the axes that hang on it
+  std::vector<Value> ranks;
+  for (const Axis& axis : axes()) {
+    try {
+      const AxisValues* asked = c.sweep.find(axis.key);
+      if (asked && std::ranges::count(asked->values, Value(kDivisors)) > 0)
+        divisors.push_back(&axis);
+      else if (std::vector<Value> values = c.values_of(axis, world_size); axis.key == "ranks")
+        ranks = std::move(values);
+      else
+        with_one *= double(values.size());
+    } catch (const UsageError& e) {
+      return error(concat("sweep.", axis.key), e.what(), "");
+    }
+  }
+  double all = 0;
+  for (const Value& p : ranks) {
+    double with_these = with_one;
+    for (const Axis* axis : divisors)
+      with_these *= double(c.values_of(*axis, world_size, std::get<int64_t>(p)).size());
+    all += with_these;
+  }
+  if (all > double(kMaxCombinations))
+    error("sweep",
+          concat("makes ", all, " combinations",
+                 world_size > 1 ? concat(" where \"world\" is ", world_size) : ""),
+          concat("stay below ", kMaxCombinations, ": use ranges with a factor"));
+}
+
 Config parse_config(std::string_view text, const std::string& path, const LoadOptions& options) {
   const JsonNode root = load_config_tree(text, path, options.overrides);
   Problems problems;

@@ -10,6 +10,7 @@
 // a dotted path and a value that is read as JSON, else as a comma-separated list, else as a string.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -32,7 +33,7 @@ struct AxisValues {
   int64_t step = 0;
 };
 
-inline constexpr int64_t kMaxAxisValues = 10000;
+inline constexpr int64_t kMaxAxisValues = 10000, kMaxCombinations = 100000;
 
 enum class RatioRule { kGeometric, kSqrt, kList, kCapped };
 constexpr auto texts_of(RatioRule) { return texts("geometric", "sqrt", "list", "capped"); }
@@ -232,6 +233,11 @@ struct Config {
   // Distinct values of an axis, ascending for ranges and divisors; kMostReplicas is 0.
   std::vector<Value> values_of(const Axis& axis, int64_t world_size, int64_t ranks = 1) const;
 };
+
+// Calls error(key, what, hint) for an axis without end, or a sweep of too many combinations.
+void check_combinations(const Config& config, int64_t world_size,
+                        const std::function<void(const std::string& key, const std::string& what,
+                                                 const std::string& hint)>& error);
 
 struct LoadOptions {
   std::vector<std::string> overrides{};  // "sweep.ranks=1,2,4"

@@ -211,18 +211,8 @@ struct Rules {
                          ? "e.g. \"algorithm\": [\"dilated\", \"ring\"]"
                          : "e.g. \"seq_len\": {\"from\": \"8K\", \"to\": \"64K\", \"factor\": 2}");
     if (!problems.empty()) return;  // axes below may be half read
-    constexpr int64_t kMaxPoints = 100000;
-    double points = 1;
-    for (const Axis& axis : axes()) {
-      try {
-        points *= double(c.values_of(axis, 1).size());
-      } catch (const UsageError& e) {
-        add(concat("sweep.", axis.key), e.what(), "");
-      }
-    }
-    if (points > kMaxPoints)
-      add("sweep", concat("makes ", points, " combinations"),
-          concat("stay below ", kMaxPoints, ": use ranges with a factor"));
+    // expand() counts again, when it is known how many ranks "world" stands for.
+    check_combinations(c, 1, [this](const auto&... error) { add(error...); });
   }
 
   void check_name() const {

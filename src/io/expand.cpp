@@ -199,6 +199,11 @@ bool skip_too_many_ranks(Point& point, int64_t max_ranks) {
 }
 
 std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
+  check_combinations(config, options.world_size,
+                     [&](const std::string& key, const std::string& what, const std::string& hint) {
+                       throw UsageError(config.path, ": ", key, ": ", what,
+                                        hint.empty() ? "" : "\n  hint: ", hint);
+                     });
   const Filter matches = parse_filter(options.filter, options.known);
   std::vector<Filter> excludes;
   for (const ExcludeRule& rule : config.exclude) excludes.push_back(parse_filter(rule.where));

@@ -119,6 +119,27 @@ TEST(Expand, NothingLeftSaysWhatRemovedIt) {
               HasSubstr("did you mean 'ranks'?"));
 }
 
+TEST(Expand, TooManyCombinationsAreRefusedBeforeAPointIsMade) {
+  const auto error = [](const std::string& sweep, int64_t world) {
+    return usage_error([&] {
+      expand(config(sweep),
+             {.world_size = world, .resolve = [](PointParams&) { FAIL() << "a point was made"; }});
+    });
+  };
+  const std::string to_world = R"("algorithm": "ring", "seq_len": {"from": 1, "to": 1000,
+      "step": 1}, "ranks": {"from": 1, "to": "world", "step": 1})";
+  EXPECT_EQ(error(to_world, 101),
+            "t.json: sweep: makes 101000 combinations where \"world\" is 101\n  hint: stay below "
+            "100000: use ranges with a factor");
+  EXPECT_THAT(error(to_world, 1 << 20), HasSubstr("t.json: sweep.ranks: a range from 1 to 1048576 "
+                                                  "has more than 10000 values"));
+  // 1, 2, 4 ... 4096 have 91 divisors together.
+  EXPECT_THAT(error(R"("algorithm": "usp", "seq_len": {"from": 1, "to": 1100, "step": 1},
+      "ranks": {"from": 1, "to": "world", "factor": 2}, "ulysses_degree": "divisors")",
+                    4096),
+              HasSubstr("makes 100100 combinations"));
+}
+
 TEST(Expand, AFilterNamesKnownValues) {
   const Config c = config(R"("algorithm": "ring", "seq_len": 8)");
   const KnownNames known{.names = {{"algorithm", {"dilated", "ring"}}}};
