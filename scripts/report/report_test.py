@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the report on SYNTHETIC results: figures, tables, escaping, interrupted runs, the whole page."""
+"""Tests of the report on SYNTHETIC results: tables, escaping, interrupted runs, the whole page."""
 
 from __future__ import annotations
 
@@ -25,28 +25,26 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import jsonschema
 
 from report import make_report
-from report.charts import build_figures, builder_of, check_figure
+from report.charts import build_figures
 from report.claims import judge
 from report.design_test import Design  # noqa: F401  (runs it too)
+from report.figures_test import Figures  # noqa: F401  (runs it too)
 from report.markup import script_json
 from report.model import load_run
 from report.models_test import Models  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
-from report.series import DEFAULTS, sources_of
-from report.specs import encodings, load_specs
+from report.series import sources_of
 from report.synthetic_fixture import (
     HOSTILE,
     OPPONENTS,
     K,
     M,
-    batch_sweep,
     context,
     full_sweep,
     opponent,
     opponents_sweep,
     point,
-    refused,
     result,
     write_interrupted,
     write_result,
@@ -60,229 +58,6 @@ def unpacked(page: str, name: str) -> str:
     """The data that the page's program reads from one of its blocks."""
     data = page.split(f'id="{name}">')[1].split("<")[0]
     return gzip.decompress(base64.b64decode(data)).decode()
-
-
-class Figures(unittest.TestCase):
-    def test_every_spec_has_what_the_report_needs(self) -> None:
-        specs = load_specs()
-        self.assertGreaterEqual(len(specs), 20)
-        for name, spec in specs:
-            meta = spec["usermeta"]["figure"]
-            self.assertTrue(meta["title"] and meta["caption"] and meta["absent"], name)
-            self.assertEqual(spec["data"], {"name": "rows"}, name)
-
-    def test_specs_that_cannot_be_drawn_are_refused(self) -> None:
-        known = {"ranks": 2}
-        check_figure("latency_ranks", {"asks": {"ranks": 2}}, known)
-        for name, asks, error in (("latency-ranks", {}, 'write "_"'), ("latency", {"rank": 2}, "asks for rank: known are ranks")):
-            with self.assertRaisesRegex(ValueError, error):
-                check_figure(name, {"asks": asks}, known)
-        with self.assertRaisesRegex(ValueError, 'no row builder "latencies"'):
-            builder_of("latencies")
-
-    def test_figures_without_data_say_why(self) -> None:
-        absent = {f.name: f.absent for f in build_figures(context([point("dilated", 8 * K, 1)]))}
-        for name in ("batch_runtime", "communication_ranks", "strong_scaling", "weak_scaling", "timeline", "crossover"):
-            self.assertTrue(absent[name], name)
-        self.assertFalse(absent["latency"])
-
-    def test_constant_tokens_per_batch(self) -> None:
-        drawn = figure(batch_sweep(), "batch_runtime")
-        self.assertEqual(len(rows_of(drawn)), 32)
-        self.assertIn("Tokens per batch: 1M", drawn.caption)
-        self.assertTrue(figure(full_sweep(), "batch_runtime").absent)
-        # Where an algorithm stops: points of the same tokens per batch, and no others.
-        stopped = refused("all_gather", 8 * K, 2, "skipped_memory", "too large")
-        stopped["params"]["batch"] = 128
-        other = refused("all_gather", 8 * K, 1, "skipped_memory", "too large")
-        crosses = [r for r in rows_of(figure([*batch_sweep(), stopped, other], "batch_runtime")) if "slot" in r]
-        self.assertEqual([(r["ranks"], r["reason"]) for r in crosses], [(2, "too large")])
-
-    def test_batches_of_different_tokens_have_panels_of_their_own(self) -> None:
-        smaller = [point("dilated", 1 << e, ranks, batch=M // 4 >> e) for ranks in (1, 2) for e in range(13, 17)]
-        for records in ([batch_sweep(), smaller], [batch_sweep() + smaller]):  # two runs, or one
-            drawn = next(f for f in build_figures(context(*records)) if f.name == "batch_runtime")
-            self.assertEqual(drawn.spec["facet"]["sort"], ["batches of 256K tokens", "batches of 1M tokens"])
-            for panel, tokens in zip(drawn.spec["facet"]["sort"], (M // 4, M)):
-                self.assertEqual({r["batch_tokens"] for r in rows_of(drawn) if r["panel"] == panel}, {tokens})
-            self.assertEqual(len({r["line"] for r in rows_of(drawn) if r["series"].startswith("dilated")}), 4)
-            self.assertIn("batches of 1M tokens", drawn.finding)
-
-    def test_simulated_points_have_a_band(self) -> None:
-        records = [point("dilated", n * K, 2, source=s) for n in (8, 16) for s in ("measured", "simulated")]
-        for record in records:
-            time_s = record["timing"]["median_s"]
-            record["timing"] |= {"ci_low_s": 0.5 * time_s, "ci_high_s": 2 * time_s}
-        drawn = figure(records, "latency")
-        rows = rows_of(drawn)
-        self.assertEqual({r["source"] for r in rows if "band_colour" in r}, {"simulated"})
-        self.assertIn("band", [layer["name"] for layer in drawn.spec["layer"]])
-        self.assertIn("simulated, 2 points, a band from no latency", drawn.source_text)
-        self.assertNotIn("band", [layer["name"] for layer in figure(records[::2], "latency").spec["layer"]])
-
-    def test_passes_have_panels_of_their_own_and_figures_of_their_own(self) -> None:
-        records = [point(name, n * K, 2) for name in ("dilated", "ring", "ulysses") for n in (8, 16)]
-        forward = len(records)
-        for record in records[:4]:  # ulysses is forward alone
-            for name, factor in (("backward", 2.5), ("forward_backward", 3.5)):
-                other = json.loads(json.dumps(record))
-                other["id"] = f"{name[:4]}{record['id'][4:]}{factor}"
-                other["params"]["pass"] = name
-                other["timing"] = {key: v * factor if key.endswith("_s") and isinstance(v, float) else v for key, v in record["timing"].items()}
-                records.append(other)
-        drawn = figure(records, "passes")
-        rows = rows_of(drawn)
-        self.assertEqual(len(rows), 12)
-        self.assertEqual({r["series"] for r in rows}, {"dilated", "ring"})
-        self.assertEqual([r["panel"] for r in rows[::4]], ["forward", "backward", "forward and backward"])
-        self.assertEqual(len(rows_of(figure(records, "passes_bytes"))), 12)
-        batches = [{**r, "params": {**r["params"], "batch": 16 * K // r["params"]["seq_len"]}} for r in records]
-        self.assertEqual(len({r["line"] for r in rows_of(figure(batches, "passes"))}), len({r["line"] for r in rows}))
-        self.assertIn("3.5 ×", drawn.finding)
-        self.assertEqual(len(rows_of(figure(records, "latency"))), forward)
-        ctx = context(records)
-        self.assertEqual((len(ctx.points), len(ctx.every)), (forward, 14))
-        self.assertEqual([c.status for c in judge(ctx)], [c.status for c in judge(context(records[:forward]))])
-        self.assertTrue(figure(records[:forward], "passes").absent)
-        self.assertNotIn("alone", drawn.title)
-        only = [r for r in records if r["params"].get("pass") == "backward"]
-        for name in ("passes", "passes_bytes"):
-            alone = figure(only, name)
-            self.assertTrue(alone.title.endswith(": backward alone"), alone.title)
-            self.assertEqual(alone.spec["title"]["text"], alone.title)
-            both = figure([r for r in records if r["params"].get("pass") != "backward"], name)
-            self.assertEqual({r["panel"] for r in rows_of(both)}, {"forward", "forward and backward"})
-        for name in ("passes", "passes_bytes", "latency"):
-            compared = next(f for f in build_figures(context(records, records), compared=True) if f.name == name)
-            panels = list(dict.fromkeys(r["panel"] for r in rows_of(compared)))
-            both = [f"{p} · run {r}" for p in ("forward", "backward", "forward and backward") for r in (1, 2)]
-            self.assertEqual(panels, ["run 1", "run 2"] if name == "latency" else both)
-            self.assertTrue(all(len({r["pass"] for r in rows_of(compared) if r["panel"] == panel}) == 1 for panel in panels))
-        page = render_page(context(only), build_figures(context(only)), judge(context(only)))
-        self.assertRegex(page, "16K tokens with .* attention, backward, takes .*measured")
-
-    def test_latency_shows_points_without_result_as_crosses(self) -> None:
-        records = full_sweep()
-        rows = rows_of(figure(records, "latency"))
-        crosses = [r for r in rows if "slot" in r]
-        self.assertEqual(len(crosses), sum(r["status"] != "ok" for r in records))
-        self.assertTrue(all("value" not in r for r in crosses))
-
-    def test_no_picture_of_one_source_holds_another(self) -> None:
-        for drawn in build_figures(context(full_sweep())):
-            if drawn.name.startswith("crossover"):
-                self.assertEqual(len({r["source"] for r in rows_of(drawn)}), 1)
-            if drawn.absent:
-                continue
-            lines = [
-                layer
-                for layer in drawn.spec.get("spec", drawn.spec)["layer"]
-                if layer["mark"]["type"] == "line" and layer["name"] not in ("ideal", "closed_form")
-            ]
-            for layer in lines:
-                by_line: dict[str, set[str]] = {}
-                for row in rows_of(drawn):
-                    by_line.setdefault(row.get(layer["encoding"]["detail"]["field"], ""), set()).add(row.get("source", ""))
-                self.assertTrue(by_line and all(len(found) == 1 for found in by_line.values()), drawn.name)
-
-    def test_winners_are_told_per_cluster_and_flips_are_marked(self) -> None:
-        def on(cluster: str, algorithm: str, seq_len: int, time_s: float) -> dict:
-            record = point(algorithm, seq_len, 8, time_s=time_s)
-            record["source"] = "simulated"
-            record["id"] = f"{abs(hash((cluster, algorithm, seq_len))) % 16**8:08x}"
-            record["params"] |= {"cluster": cluster, "mode": "simulated", "kernel": "modelled"}
-            return record
-
-        records = [
-            on("fast", "ring", 8 * K, 2.0), on("fast", "usp", 8 * K, 1.0),
-            on("fast", "ring", 16 * K, 3.0), on("fast", "usp", 16 * K, 6.0),
-            on("slow", "ring", 8 * K, 2.0), on("slow", "usp", 8 * K, 5.0),
-            on("slow", "ring", 16 * K, 3.0), on("slow", "usp", 16 * K, 9.0),
-        ]  # fmt: skip
-        maps = {f.title.split("on ")[-1]: rows_of(f) for f in build_figures(context(records)) if f.name.startswith("winners")}
-        self.assertEqual(set(maps), {"fast", "slow"})
-        fast = {r["seq_len"]: r for r in maps["fast"]}
-        self.assertEqual((fast[8 * K]["winner"], fast[8 * K]["value"], fast[8 * K]["flips"]), ("usp", 2.0, "slow: ring"))
-        self.assertEqual((fast[16 * K]["winner"], "flips_here" in fast[16 * K]), ("ring", False))
-        self.assertEqual([r["winner"] for r in maps["slow"]], ["ring", "ring"])
-        self.assertIn("ring · slow", context(records).index.labels.values())
-
-    def test_strong_scaling(self) -> None:
-        records = [point("dilated", M, p, time_s=1.0 / p) for p in (1, 2, 4)]
-        rows = rows_of(figure(records, "strong_scaling"))
-        self.assertEqual({r["ranks"]: r["value"] for r in rows if r["status"] == "ideal"}, {1: 1, 2: 2, 4: 4})
-        for row in rows:
-            self.assertAlmostEqual(row["value"], row["ranks"], delta=0.3)
-
-    def test_exact_algorithms_share_the_baseline_of_scaling(self) -> None:
-        # usp starts on 4 ranks: 1.85 times as fast as one rank, not 4 times.
-        records = [point("local", M, 1, time_s=1.85), point("ring", M, 1, time_s=1.9)]
-        records += [point("ring", M, p, time_s=1.9 / p) for p in (2, 4)]
-        records += [point("usp", M, p, time_s=1.0) for p in (4, 8)]
-        records += [point("dilated", M, p, time_s=0.4 / p) for p in (2, 4)]
-        rows = {(r["series"], r["ranks"]): r for r in rows_of(figure(records, "strong_scaling")) if r["status"] != "ideal"}
-        self.assertAlmostEqual(rows["usp", 4]["value"], 1.85, delta=0.1)
-        self.assertIn("local", rows["usp", 4]["baseline"])
-        self.assertAlmostEqual(rows["ring", 4]["value"], 4 * 1.85 / 1.9, delta=0.2)
-        self.assertAlmostEqual(rows["dilated", 2]["value"], 2, delta=0.1)  # its own
-
-    def test_dependency_depth_shows_never_as_a_cross(self) -> None:
-        records = [point("dilated", 8 * K << i, 2) for i in range(4)]
-        self.assertTrue(figure(records, "dependency_depth").absent)
-        for record, layers in zip(records, (2, 3, -1)):
-            record["metrics"] = {"dependency_depth_layers": layers, "dependency_depth_bound_layers": 2.5}
-        records[2]["status"] = "skipped_memory"  # the pattern has its depth all the same
-        records[3]["metrics"] = {"dependency_depth_layers": None}
-        drawn = figure(records, "dependency_depth")
-        self.assertEqual([r.get("value") for r in rows_of(drawn)], [2, 3, None])
-        self.assertEqual([r["layers"] for r in rows_of(drawn)], ["2", "3", "never"])
-        self.assertEqual([layer["name"] for layer in drawn.spec["layer"]], ["line", "bound", "depth", "never"])
-        self.assertIn("paper's estimate", drawn.spec["title"]["subtitle"])
-        self.assertTrue(drawn.spec["title"]["subtitle"].startswith("source: computed"))
-        self.assertEqual((drawn.sources, {r["source"] for r in rows_of(drawn)}), (["computed"], {"computed"}))
-        self.assertIn("Source: computed from the patterns of 3 points", drawn.source_text)
-        simulated = [{**r, "id": f"5{r['id'][1:]}", "source": "simulated"} for r in records]
-        self.assertEqual(len(rows_of(figure([*records, *simulated], "dependency_depth"))), 3)
-
-    def test_axis_names_the_ends_of_the_sweep(self) -> None:
-        drawn = figure([point("dilated", 8 * K << i, 1) for i in range(8)], "latency")
-        values = next(d["axis"]["values"] for c, d in encodings(drawn.spec) if c == "x" and d.get("field") == "seq_len")
-        self.assertEqual((values[0], values[7]), (8 * K, M))
-
-    def test_series_keep_their_style(self) -> None:
-        styles = {}
-        for drawn in build_figures(context(full_sweep())):
-            for channel, definition in encodings(drawn.spec):
-                if channel == "color" and definition.get("field") == "series":
-                    for label, colour in zip(definition["scale"]["domain"], definition["scale"]["range"]):
-                        self.assertEqual(styles.setdefault(label, colour), colour, drawn.name)
-        self.assertEqual(styles["dilated"], "#0072B2")
-
-    def test_labels_name_only_what_varies(self) -> None:
-        records = [point("ring", 8 * K, 2), point("ring", 8 * K, 2)]
-        records[1]["params"] |= {"layout": "zigzag", "causal": True}
-        index = context(records).index
-        self.assertEqual(sorted(set(index.labels.values())), ["ring", "ring zigzag · causal"])
-
-    def test_labels_name_every_option_whatever_its_default(self) -> None:
-        with unittest.mock.patch.dict(DEFAULTS, {"chunk_order": "auto", "chunks": 4}):
-            records = [point("ring", 8 * K, 2) for _ in range(3)]
-            records[1]["params"] |= {"chunk_order": "inner", "chunks": 4}
-            records[2]["params"] |= {"chunk_order": "auto", "chunks": 8}
-            index = context(records).index
-        self.assertEqual(sorted(set(index.labels.values())), ["ring", "ring · chunk order inner", "ring · chunks 8"])
-
-    def test_threads_name_a_series_only_at_equal_ranks(self) -> None:
-        records = [point("dilated", 8 * K, p) for p in (1, 2)]
-        for record in records:
-            record["params"] |= {
-                "threads": 2 // record["params"]["ranks"],
-                "phase_parts": record["params"]["ranks"] + 1,
-            }
-        self.assertEqual(set(context(records).index.labels.values()), {"dilated"})
-        again = point("dilated", 8 * K, 2)
-        again["params"] |= {"threads": 4, "phase_parts": 3}
-        self.assertEqual(len(set(context([*records, again]).index.labels.values())), 3)
 
 
 class Results(unittest.TestCase):
