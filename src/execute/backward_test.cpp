@@ -28,6 +28,13 @@ Schedule backward_of(const Case& c) {
                            parse_collective(c.collective));
 }
 
+// Copies the output of a rank's forward pass, and what its backward pass keeps of it.
+void hand_over(const BoundProgram& forward, const BoundProgram& backward) {
+  std::ranges::copy(forward.memory(kOutputSlot), backward.memory(kOutputSlot).begin());
+  for (const auto& [from, view] : backward.program().kept)
+    std::ranges::copy(forward.memory(from), backward.memory(view.slot).begin());
+}
+
 // Copies rows of a shard, [batch][its token][head][head_dim] from `first` on, to their places.
 void copy_rows(const Executor& executor, const float* first, int64_t heads,
                std::vector<float>& into) {
@@ -92,6 +99,42 @@ BackwardRun run_backward(const Case& c, int threads = 1) {
     copy_rows(executor, slot(kGradKvSlot), p.num_kv_heads, out.k);
     copy_rows(executor, slot(kGradKvSlot) + keys, p.num_kv_heads, out.v);
   });
+  return out;
+}
+
+// Gradients of all rows by the definition: of Q [batch][seq_len][num_heads][head_dim], of K and V
+// [batch][seq_len][num_kv_heads][head_dim]. Takes one step for each pair.
+struct ReferenceGradients {
+  std::vector<double> q, k, v;
+};
+ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedPattern& pattern) {
+  const size_t d = size_t(p.head_dim);
+  ReferenceGradients out;
+  std::vector<QuerySample> queries;
+  std::vector<KeySample> keys;
+  for (int64_t batch = 0; batch < p.batch; ++batch)
+    for (int64_t token = 0; token < p.seq_len; ++token) {
+      for (int64_t head = 0; head < p.num_heads; ++head) queries.push_back({batch, head, token});
+      for (int64_t head = 0; head < p.num_kv_heads; ++head) keys.push_back({batch, head, token});
+    }
+  for (const std::vector<double>& row : reference_query_gradients(p, pattern, queries))
+    out.q.insert(out.q.end(), row.begin(), row.end());
+  out.k.resize(keys.size() * d);
+  out.v.resize(keys.size() * d);
+  for (const SoftmaxPart& part : softmax_parts(p, pattern, queries)) {
+    std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
+    const auto statistics = [&](const QuerySample& query, const std::vector<float>& grad_out) {
+      const ReferenceRow& row =
+          part.rows[size_t((query.batch * p.seq_len + query.token) * p.num_heads + query.head)];
+      return RowStatistics{
+          row.lse, std::inner_product(grad_out.begin(), grad_out.end(), row.o.begin(), 0.0)};
+    };
+    add_key_gradients(p, part.pattern, {0, p.num_heads, 0, 1, p.seq_len, statistics}, keys, sums);
+    for (size_t i = 0; i < out.k.size(); ++i) {
+      out.k[i] += part.share * sums[i / d].k[i % d];
+      out.v[i] += part.share * sums[i / d].v[i % d];
+    }
+  }
   return out;
 }
 

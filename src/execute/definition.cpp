@@ -216,34 +216,6 @@ ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPatte
   return out;
 }
 
-// Branches with one softmax, whose gradients are a summand of the mixture's; and O and L of
-// queries.
-struct SoftmaxPart {
-  DilatedPattern pattern;
-  double share;
-  std::vector<ReferenceRow> rows;
-};
-
-// Of a mixture by LSE all branches are one part; else each is one. Where the weights w of branches
-// are constants, the gradient is w times that of the branch alone: with O of the branch and L of
-// all, as exp(score - L) = w exp(score - L of the branch).
-std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& p, const DilatedPattern& pattern,
-                                       const std::vector<QuerySample>& queries) {
-  std::vector<ReferenceRow> all;
-  if (is_by_lse(pattern)) all = reference_rows(p, pattern, queries);
-  if (pattern.mix == MixRule::kLse) return {{pattern, 1, std::move(all)}};
-  const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
-  DilatedPattern alone = pattern;
-  alone.mix = MixRule::kLse;
-  std::vector<SoftmaxPart> parts;
-  for (const DilatedBranch& branch : pattern.branches) {
-    alone.branches = {branch};
-    parts.push_back({alone, share, reference_rows(p, alone, queries)});
-    for (size_t i = 0; i < all.size(); ++i) parts.back().rows[i].lse = all[i].lse;
-  }
-  return parts;
-}
-
 template <class A, class B>
 double dot(const A& a, const B& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
@@ -306,6 +278,23 @@ std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const Dilate
   return rows;
 }
 
+std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& p, const DilatedPattern& pattern,
+                                       const std::vector<QuerySample>& queries) {
+  std::vector<ReferenceRow> all;
+  if (is_by_lse(pattern)) all = reference_rows(p, pattern, queries);
+  if (pattern.mix == MixRule::kLse) return {{pattern, 1, std::move(all)}};
+  const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
+  DilatedPattern alone = pattern;
+  alone.mix = MixRule::kLse;
+  std::vector<SoftmaxPart> parts;
+  for (const DilatedBranch& branch : pattern.branches) {
+    alone.branches = {branch};
+    parts.push_back({alone, share, reference_rows(p, alone, queries)});
+    for (size_t i = 0; i < all.size(); ++i) parts.back().rows[i].lse = all[i].lse;
+  }
+  return parts;
+}
+
 std::vector<std::vector<double>> reference_query_gradients(
     const AttentionProblem& p, const DilatedPattern& pattern,
     const std::vector<QuerySample>& queries) {
@@ -363,36 +352,6 @@ void add_key_gradients(const AttentionProblem& p, const DilatedPattern& pattern,
         }
       }
   }
-}
-
-ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedPattern& pattern) {
-  const size_t d = size_t(p.head_dim);
-  ReferenceGradients out;
-  std::vector<QuerySample> queries;
-  std::vector<KeySample> keys;
-  for (int64_t batch = 0; batch < p.batch; ++batch)
-    for (int64_t token = 0; token < p.seq_len; ++token) {
-      for (int64_t head = 0; head < p.num_heads; ++head) queries.push_back({batch, head, token});
-      for (int64_t head = 0; head < p.num_kv_heads; ++head) keys.push_back({batch, head, token});
-    }
-  for (const std::vector<double>& row : reference_query_gradients(p, pattern, queries))
-    out.q.insert(out.q.end(), row.begin(), row.end());
-  out.k.resize(keys.size() * d);
-  out.v.resize(keys.size() * d);
-  for (const SoftmaxPart& part : softmax_parts(p, pattern, queries)) {
-    std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
-    const auto statistics = [&](const QuerySample& query, const std::vector<float>& grad_out) {
-      const ReferenceRow& row =
-          part.rows[size_t((query.batch * p.seq_len + query.token) * p.num_heads + query.head)];
-      return RowStatistics{row.lse, dot(grad_out, row.o)};
-    };
-    add_key_gradients(p, part.pattern, {0, p.num_heads, 0, 1, p.seq_len, statistics}, keys, sums);
-    for (size_t i = 0; i < out.k.size(); ++i) {
-      out.k[i] += part.share * sums[i / d].k[i % d];
-      out.v[i] += part.share * sums[i / d].v[i % d];
-    }
-  }
-  return out;
 }
 
 }  // namespace longnet

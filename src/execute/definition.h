@@ -47,6 +47,21 @@ inline ReferenceRow reference_row(const AttentionProblem& problem, const Dilated
 
 // ---- the backward pass: gradients of sum(dO . O) ----
 
+// Branches with one softmax, whose gradients are a summand of the mixture's; and O and L of
+// queries.
+struct SoftmaxPart {
+  DilatedPattern pattern;
+  double share;
+  std::vector<ReferenceRow> rows;
+};
+
+// Of a mixture by LSE all branches are one part; else each is one. Where the weights w of branches
+// are constants, the gradient is w times that of the branch alone: with O of the branch and L of
+// all, as exp(score - L) = w exp(score - L of the branch).
+std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& problem,
+                                       const DilatedPattern& pattern,
+                                       const std::vector<QuerySample>& queries);
+
 // dQ of each query, in their order, from statistics of its own.
 std::vector<std::vector<double>> reference_query_gradients(const AttentionProblem& problem,
                                                            const DilatedPattern& pattern,
@@ -73,14 +88,6 @@ struct QueryRows {
 void add_key_gradients(const AttentionProblem& problem, const DilatedPattern& pattern,
                        const QueryRows& queries, const std::vector<KeySample>& keys,
                        std::vector<KeyGradient>& sums);
-
-// Gradients of all rows: of Q [batch][seq_len][num_heads][head_dim], of K and V
-// [batch][seq_len][num_kv_heads][head_dim]. Takes one step for each pair.
-struct ReferenceGradients {
-  std::vector<double> q, k, v;
-};
-ReferenceGradients reference_gradients(const AttentionProblem& problem,
-                                       const DilatedPattern& pattern);
 
 // Keys of a branch, or those among them that are not of the query's own token.
 struct SeenKeys {

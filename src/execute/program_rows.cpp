@@ -101,12 +101,6 @@ void poison(const BoundProgram& bound, const RowWorker& worker) {
     if (!bound.program().is_input(slot)) worker.poison(bound.memory(slot), bound.threads());
 }
 
-void hand_over(const BoundProgram& forward, const BoundProgram& backward) {
-  std::ranges::copy(forward.memory(kOutputSlot), backward.memory(kOutputSlot).begin());
-  for (const auto& [from, view] : backward.program().kept)
-    std::ranges::copy(forward.memory(from), backward.memory(view.slot).begin());
-}
-
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker) {
   uint64_t digest = 0;
   for (const TensorKind kind : made_inputs(bound))

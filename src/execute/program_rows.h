@@ -20,8 +20,6 @@ std::vector<TensorKind> made_inputs(const BoundProgram& bound);
 uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker);
 // Fills every slot but the inputs with NaN: what a run has not written cannot pass for its output.
 void poison(const BoundProgram& bound, const RowWorker& worker);
-// Copies the output of a rank's forward pass, and what its backward pass keeps of it.
-void hand_over(const BoundProgram& forward, const BoundProgram& backward);
 // The digest of these as they are in memory.
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);
 // The rows of the pieces of `view`, of Q, K, V, dO or gradients. A K/V row that several query heads
