@@ -73,6 +73,29 @@ void add_ranks(CLI::App& command, Options& o) {
       ->check(CLI::Range(1, 1 << 24));
 }
 
+// Ranks of what is measured without a config.
+void add_threads(CLI::App& command, Options& o) {
+  command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+      ->check(CLI::Range(1, 1024));
+}
+
+CLI::Option* add_output(CLI::App& command, Options& o) {
+  return command.add_option("-o,--output", o.output,
+                            "Folder of the result (default: results/<utc>-<name>-<rev>)");
+}
+
+// A result that may be interrupted.
+void add_result(CLI::App& command, Options& o, const std::string& resume) {
+  CLI::Option* output = add_output(command, o);
+  command.add_option("--resume", o.resume, resume)->excludes(output);
+  command.add_option("--max-time", o.max_time,
+                     "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+}
+
+void add_folders(CLI::App& command, Options& o) {
+  command.add_option("DIR", o.result_dirs, "Result folders")->required();
+}
+
 // How the points of a config run on this machine.
 void add_sweep(CLI::App& command, Options& o) {
   add_points(command, o);
@@ -138,15 +161,10 @@ void add_run_options(CLI::App& command, Options& o) {
   add_sweep(command, o);
   add_progress(command, o);
   add_color(command, o);
-  auto* output = command.add_option("-o,--output", o.output,
-                                    "Folder of the result (default: results/<utc>-<name>-<rev>)");
-  command.add_option("--resume", o.resume, "Go on with an interrupted result folder")
-      ->excludes(output);
+  add_result(command, o, "Go on with an interrupted result folder");
   command.add_flag(
       "--allow-changed-machine", o.allow_changed_machine,
       "Resume on another host, transport or number of ranks (the result then mixes them)");
-  command.add_option("--max-time", o.max_time,
-                     "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
   command.add_option("--replay", o.replay, "With --mode virtual: only these ranks, e.g. 0,17,4095");
 }
 
@@ -154,12 +172,7 @@ void add_train_options(CLI::App& command, Options& o) {
   add_points(command, o);
   add_ranks(command, o);
   add_progress(command, o);
-  auto* output = command.add_option("-o,--output", o.output,
-                                    "Folder of the result (default: results/<utc>-<name>-<rev>)");
-  command.add_option("--resume", o.resume, "Go on with an interrupted training, to the same bits")
-      ->excludes(output);
-  command.add_option("--max-time", o.max_time,
-                     "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+  add_result(command, o, "Go on with an interrupted training, to the same bits");
 }
 
 void add_simulate_options(CLI::App& command, Options& o) {
@@ -167,8 +180,7 @@ void add_simulate_options(CLI::App& command, Options& o) {
   add_progress(command, o);
   add_color(command, o);
   add_cluster(command, o, /*required=*/false);
-  command.add_option("-o,--output", o.output,
-                     "Folder of the result (default: results/<utc>-<name>-<rev>)");
+  add_output(command, o);
   command.add_flag("--no-collapse", o.no_collapse,
                    "Walk every rank, also those that do the same as others");
   command.add_option("--trace", o.trace,
@@ -216,8 +228,7 @@ void add_validate_options(CLI::App& command, Options& o) {
 }
 
 void add_comm_options(CLI::App& command, Options& o) {
-  command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
-      ->check(CLI::Range(1, 1024));
+  add_threads(command, o);
   command
       .add_option("--transport", o.comm_transport,
                   concat("host (default: MPI under mpirun, else threads), or between GPUs: gpu "
@@ -232,8 +243,7 @@ void add_comm_options(CLI::App& command, Options& o) {
 
 void add_calibrate_options(CLI::App& command, Options& o) {
   command.add_option("-o,--output", o.output, "The cluster file (default: cluster.json)");
-  command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
-      ->check(CLI::Range(1, 1024));
+  add_threads(command, o);
   command.add_flag("--quick", o.quick, "Seconds instead of two minutes; to try it, not to trust");
   auto* kernels = command.add_option("--gpu-kernels", o.gpu_kernels,
                                      "Measure nothing: write --cluster again with the speeds of "
@@ -266,7 +276,7 @@ void add_compare_options(CLI::App& command, Options& o) {
 }
 
 void add_report_options(CLI::App& command, Options& o) {
-  command.add_option("DIR", o.result_dirs, "Result folders")->required();
+  add_folders(command, o);
   command.add_option("-o,--output", o.report_file,
                      "The HTML file (default: report.html in the folder; of several, "
                      "together/report.html in the first)");
@@ -294,7 +304,7 @@ void add_list_options(CLI::App& command, Options& o) {
 }
 
 void add_export_options(CLI::App& command, Options& o) {
-  command.add_option("DIR", o.result_dirs, "Result folders")->required();
+  add_folders(command, o);
   add_format(command, o, {"csv", "jsonl"});
   command.add_option("-o,--output", o.output, "The file (default: stdout)");
 }
