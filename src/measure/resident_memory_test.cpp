@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <vector>
 
 namespace longnet {
@@ -13,7 +12,7 @@ constexpr int64_t kMiB = 1 << 20;
 void use(int64_t bytes) {
   std::vector<char> buffer(static_cast<size_t>(bytes));
   for (int64_t i = 0; i < bytes; i += 4096) buffer[size_t(i)] = 1;
-  EXPECT_EQ(std::ranges::max(buffer), 1);
+  EXPECT_EQ(buffer[size_t(bytes - 4096)], 1);
 }
 
 // A smaller buffer after a larger one grows the peak by its own size, not by nothing.
