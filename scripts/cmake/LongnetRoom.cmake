@@ -77,7 +77,8 @@ function(longnet_room name)
       # GCC 12 takes vectors in nested designated initialisers, which tests are full of, for uninitialised.
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)
     endif()
-    target_compile_options(${name}_tests PRIVATE $<$<CONFIG:Release>:${tests_optimised}>)
+    # A failure names its line by itself.
+    target_compile_options(${name}_tests PRIVATE $<$<CONFIG:Release>:${tests_optimised}> $<$<CONFIG:Sanitizer>:-g0>)
     set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 1200)
