@@ -20,6 +20,7 @@ def compiled(name, least):
     [entry] = [e for e in entries if e["file"].endswith(f"/{name}") and "--no-compress" not in e["command"]]
     command = re.sub(r"\S*ccache ", "", entry["command"])
     command = re.sub(r" -o \S+", "", re.sub(r"-M[DTF] \S*", "", command)).replace(" -c ", " -fatbin ")
+    command = re.sub(r"\S*--generate-code=arch=compute_80\S*", "", command)
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(f"{command} -Xptxas -v -o {folder}/kernels.fatbin", shell=True, cwd=entry["directory"],
                               capture_output=True, text=True, timeout=280)
