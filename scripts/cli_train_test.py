@@ -71,10 +71,12 @@ class Train(Case):
     def test_steps_are_measured(self):
         """lnbench run: every scope, pass and algorithm, in replicas too, on threads and under mpirun; journal, resume, export and report."""
         config = self.write("steps.json", {k: v for k, v in TRAIN.items() if k != "train"} | {
+            "model": TRAIN["model"] | {"heads": 4},
             "dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 2]},
             "sweep": {"scope": ["model", "layer"], "pass": ["forward", "forward_backward", "step"], "algorithm": ["dilated", "ring"],
-                      "seq_len": 256, "ranks": [1, 2], "replicas": [1, 2], "batch": {"rule": "fixed", "size": 2}},
-            "exclude": [{"where": "ranks == 1 && replicas == 2 || scope == layer && pass == step", "reason": "none", "omit": True}],
+                      "seq_len": 256, "ranks": [1, 2], "replicas": [1, 2], "head_groups": [1, 2],
+                      "batch": {"rule": "fixed", "size": 2}},
+            "exclude": [{"where": "replicas == 2 && head_groups == 2 || ranks == 1 && (replicas == 2 || head_groups == 2) || scope == layer && pass == step", "reason": "none", "omit": True}],
             "measure": {"warmup": 1, "min_samples": 2, "max_samples": 2, "disturbed_budget": 0},
         })
         losses = {}
@@ -85,7 +87,7 @@ class Train(Case):
             self.expect(4, "run", config, *options, "-o", folder, "--max-time", "0s", ranks=ranks)
             self.expect(0, "run", config, *options, "--resume", folder, ranks=ranks)
             points = self.result(folder)["points"]
-            self.assertEqual(len(points), 18 + 12)
+            self.assertEqual(len(points), 24 + 16)
             for p in points:
                 self.assertEqual(p["status"], "ok", p["reason"])
                 comm = p["comm"]
@@ -99,7 +101,7 @@ class Train(Case):
                 if p["params"].get("pass", "forward") != "forward":
                     self.assertLess(p["check"]["rel_l2_error"], 5e-4)
             self.assert_valid(folder)
-            self.assertEqual(len(self.rows("export", folder)), 18 + 12)
+            self.assertEqual(len(self.rows("export", folder)), 24 + 16)
         self.assertEqual(len(losses), 4)
         for same in losses.values():
             self.assertLess((max(same) - min(same)) / max(1, abs(min(same))), 1e-6)

@@ -24,6 +24,7 @@ from .claims_communication import (
     communication_constant,
 )
 from .claims_distributed import equals_reference, exact_distributed
+from .claims_model import LOSS_WITHIN, orthogonal
 from .claims_pattern import (
     DEPTH_EXTRA,
     DEPTH_SPREAD,
@@ -285,6 +286,19 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             ("table",),
         ),
         equals_reference,
+    ),
+    (
+        Claim(
+            "Splitting the sequence is orthogonal to data and model parallelism",
+            "“The distributed algorithm described above is orthogonal to other parallelisms, including data parallelism which partitions the "
+            "batch dimension, model parallelism which partitions the hidden dimension, and pipeline parallelism which partitions the layers.” "
+            "(section 3.1)",
+            "Layers and training steps around dilated attention on ranks that share a sequence, some in replicas that share the batch, some beside "
+            f"ranks that split heads and the feed-forward network: each has the loss of one rank within {LOSS_WITHIN:g} (bf16: 1e-2), and passes its checks. "
+            "Pipelines are not built here.",
+            ("model_parts", "table"),
+        ),
+        orthogonal,
     ),
     (
         Claim(

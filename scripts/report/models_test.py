@@ -65,6 +65,26 @@ class Models(unittest.TestCase):
         said = " ".join(model_sentences(context(records)))
         self.assertIn("forward and backward pass of one layer over 4M tokens", said)
 
+    def test_other_parallelisms_are_judged_by_losses(self) -> None:
+        def made(ranks: int, replicas: int, heads: int, product: float) -> dict[str, Any]:
+            record = layer("dilated", ranks, replicas)
+            record["id"] = f"0000{ranks}{replicas}{heads}a"
+            record["source"], record["metrics"]["output_product"] = "measured", product
+            record["params"] |= {"mode": "real", "transport": "threads", "head_groups": heads, "batch": 2}
+            record["params"]["branches"] = [{"segment_length": 2048, "dilation_rate": 1}]
+            record["check"] = {"status": "pass"}
+            return record
+
+        def claim(records: list[dict[str, Any]]) -> Any:
+            return next(c for c in judge(context(records)) if "orthogonal" in c.title)
+
+        records = [made(1, 1, 1, 0.5), made(4, 2, 1, 0.5 + 3e-7), made(4, 1, 2, 0.5)]
+        self.assertEqual(claim(records).status, "supported")
+        self.assertIn("1 of them with ranks that share a sequence in replicas", claim(records).deciding.text)
+        for fewer in (records[:2], records[1:], [*records[:2], made(2, 1, 2, 0.5)]):  # of one rank a sequence: nothing beside it
+            self.assertEqual(claim(fewer).status, "not tested")
+        self.assertEqual(claim([*records, made(2, 1, 1, 0.5 + 2e-6)]).status, "not supported")
+
     def test_parts_add_up_to_the_step(self) -> None:
         rows = rows_of(figure(models_sweep(), "model_parts"))
         shares: dict[str, dict[str, float]] = {}

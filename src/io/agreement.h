@@ -14,8 +14,9 @@ inline const std::string kLossNats = "loss_nats", kOutputProduct = "output_produ
 // Largest difference between those of the same function, relative where they are beyond 1: sums in
 // fp32 round in another order where attention's algorithm, ranks or layout are others.
 inline constexpr double kLossTolerance = 1e-6;
-// Of activations in bf16, where such differences round some values to the other side.
-inline constexpr double kBf16LossTolerance = 1e-3;
+// Of activations in bf16, where such differences round some values to the other side, and sums of
+// rows over ranks that split heads are fp32.
+inline constexpr double kBf16LossTolerance = 1e-2;
 
 // Id -> "its loss 5.54517 is 2.1e-05 away from that of ef99170a (ring N=4K P=2)", of measured
 // models and layers: those with the same problem, pattern, shape and seed have the same loss, by

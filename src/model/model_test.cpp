@@ -237,11 +237,12 @@ TEST(Model, TheSameBitsWhateverIsComputedAgainAndOnAnyThreads) {
 TEST(Model, AStepAllocatesNothingOnceWarm) {
   for (const char* algorithm : {"dilated", "ring", "ulysses"})
     for (const int threads : {1, 2}) {
-      const ModelCase c{.algorithm = algorithm, .ranks = 2, .kernel = "cpu"};
+      const ModelCase c{
+          .algorithm = algorithm, .ranks = 2, .head_groups = threads, .kernel = "cpu"};
       const Schedule step = program_of(c);
       const auto kernel = make_kernel(c.kernel);
       const auto model_kernel = make_cpu_model_kernel();
-      run_on_threads(c.ranks, [&](Communicator& comm) {
+      run_on_threads(c.ranks * c.head_groups, [&](Communicator& comm) {
         MemoryLedger ledger;
         ModelExecutor executor(c.shape, step, *kernel, *model_kernel, threads, comm, ledger);
         executor.fill_inputs();
