@@ -189,16 +189,7 @@ void expect_no_allocation_once_warm(const Schedule& schedule, int ranks, int thr
   run_on_threads(ranks, [&](Communicator& comm) {
     MemoryLedger ledger;
     ProgramExecutor executor(schedule, *kernel, threads, comm, ledger);
-    executor.fill_inputs();
-    for (int i = 0; i < 3; ++i) executor.run();
-    comm.barrier();
-    const int64_t before = allocations_so_far();
-    comm.barrier();
-    executor.run();
-    comm.barrier();
-    const int64_t during = allocations_so_far() - before;
-    comm.barrier();
-    EXPECT_EQ(during, 0) << what << " threads " << threads;
+    EXPECT_EQ(allocations_once_warm(executor, comm), 0) << what << " threads " << threads;
   });
 }
 

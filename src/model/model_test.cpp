@@ -245,16 +245,7 @@ TEST(Model, AStepAllocatesNothingOnceWarm) {
       run_on_threads(c.ranks * c.head_groups, [&](Communicator& comm) {
         MemoryLedger ledger;
         ModelExecutor executor(c.shape, step, *kernel, *model_kernel, threads, comm, ledger);
-        executor.fill_inputs();
-        for (int i = 0; i < 3; ++i) executor.run();
-        comm.barrier();
-        const int64_t before = allocations_so_far();
-        comm.barrier();
-        executor.run();
-        comm.barrier();
-        const int64_t during = allocations_so_far() - before;
-        comm.barrier();
-        EXPECT_EQ(during, 0) << algorithm << " threads " << threads;
+        EXPECT_EQ(allocations_once_warm(executor, comm), 0) << algorithm << " threads " << threads;
       });
     }
 }
