@@ -24,6 +24,7 @@ if __package__ in (None, ""):
 from report.charts import Figure, build_figures  # noqa: E402
 from report.claims import judge  # noqa: E402
 from report.compare import load_comparison  # noqa: E402
+from report.evidence import NOT_TESTED  # noqa: E402
 from report.model import ResultError, Run, load_run  # noqa: E402
 from report.page import render_page, render_training  # noqa: E402
 from report.pictures import EngineError, write_pictures  # noqa: E402
@@ -111,7 +112,9 @@ def failure(text: str, code: int = EXIT_USAGE) -> int:
 def write_report(ctx: Context, comparison: dict[str, Any] | None, output: Path, plots: Path) -> None:
     """The page first, then the pictures. A page whose charts cannot be drawn is written without them: raises EngineError."""
     figures = build_figures(ctx, compared=comparison is not None)
-    claims = judge(ctx) if "attention" in ctx.kinds else []  # the paper's are about attention
+    claims = judge(ctx)
+    if "attention" not in ctx.kinds:  # the paper's are about attention, but for one
+        claims = [c for c in claims if c.status != NOT_TESTED]
 
     def write_page(drawn: list[Figure]) -> None:
         write_text(output, render_training(ctx, drawn) if ctx.trainings else render_page(ctx, drawn, claims, comparison))
