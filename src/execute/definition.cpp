@@ -128,17 +128,6 @@ class BranchDefinition {
   std::vector<int64_t> part_begins_;
 };
 
-// Row `token` of one sequence, as it is stored.
-void load_row(const AttentionProblem& p, Tensor tensor, int64_t batch, int64_t token, int64_t head,
-              std::vector<float>& out) {
-  const RowKey key{p.seed, tensor, batch * p.seq_len + token, head};
-  out.resize(size_t(p.head_dim));
-  if (p.dtype == DType::kFloat32) return generate_row(key, p.head_dim, out.data());
-  std::vector<uint16_t> bits(out.size());
-  generate_row(key, p.head_dim, bits.data());
-  std::transform(bits.begin(), bits.end(), out.begin(), bf16_value);
-}
-
 // Queries that see keys of one place: their keys are generated once for all of them.
 struct KeyGroup {
   int64_t batch, kv_head, offset, segment;
@@ -175,7 +164,7 @@ std::map<KeyGroup, std::vector<size_t>> key_groups(const AttentionProblem& p,
 template <class See>
 void for_each_pair(const AttentionProblem& p, const BranchDefinition& branch, const KeyGroup& group,
                    const std::vector<size_t>& readers, const std::vector<QuerySample>& queries,
-                   See see) {
+                   const ReadInput& read, See see) {
   std::vector<float> k, v;
   int64_t last = 0;
   for (const size_t query : readers) last = std::max(last, queries[query].token);
@@ -188,8 +177,10 @@ void for_each_pair(const AttentionProblem& p, const BranchDefinition& branch, co
     if (!branch.sees_segment(group.segment, branch.segment(t)) ||
         !branch.selects_key(t, group.offset))
       continue;
-    load_row(p, Tensor::kKey, group.batch, t, group.kv_head, k);
-    load_row(p, Tensor::kValue, group.batch, t, group.kv_head, v);
+    const QuerySample at{group.batch, group.kv_head, t};
+    read(Tensor::kKey, at, k);
+    if (k.empty()) continue;
+    read(Tensor::kValue, at, v);
     for (size_t i = 0; i < readers.size(); ++i)
       if (!p.causal || t <= queries[readers[i]].token) see(i, k, v);
   }
@@ -230,8 +221,8 @@ struct BackwardRow {
   RowStatistics statistics{};
 
   BackwardRow(const AttentionProblem& p, const QuerySample& query) {
-    load_row(p, Tensor::kQuery, query.batch, query.token, query.head, q);
-    load_row(p, Tensor::kGradOut, query.batch, query.token, query.head, grad_out);
+    generated_rows(p)(Tensor::kQuery, query, q);
+    generated_rows(p)(Tensor::kGradOut, query, grad_out);
   }
   // P and dS / sqrt(d).
   std::pair<double, double> pair(const std::vector<float>& k, const std::vector<float>& v) const {
@@ -256,18 +247,30 @@ std::optional<int64_t> nearest_key(const AttentionProblem& problem, const Dilate
   return key < 0 ? std::nullopt : std::optional(key);
 }
 
-std::vector<ReferenceRow> reference_rows(const AttentionProblem& p, const DilatedPattern& pattern,
-                                         const std::vector<QuerySample>& queries) {
+ReadInput generated_rows(const AttentionProblem& p) {
+  return [&p](Tensor tensor, const QuerySample& at, std::vector<float>& out) {
+    const RowKey key{p.seed, tensor, at.batch * p.seq_len + at.token, at.head};
+    out.resize(size_t(p.head_dim));
+    if (p.dtype == DType::kFloat32) return generate_row(key, p.head_dim, out.data());
+    std::vector<uint16_t> bits(out.size());
+    generate_row(key, p.head_dim, bits.data());
+    std::transform(bits.begin(), bits.end(), out.begin(), bf16_value);
+  };
+}
+
+std::vector<ReferenceRow> attended_rows(const AttentionProblem& p, const DilatedPattern& pattern,
+                                        const std::vector<QuerySample>& queries,
+                                        const ReadInput& read) {
   const std::vector<BranchDefinition> branches = branch_definitions(p, pattern);
   std::vector<std::vector<RowOracle::Row>> partial(queries.size());
   std::vector<float> q;
   for (const auto& [group, readers] : key_groups(p, branches, queries)) {
     std::vector<RowOracle> oracles;
     for (const size_t query : readers) {
-      load_row(p, Tensor::kQuery, group.batch, queries[query].token, queries[query].head, q);
+      read(Tensor::kQuery, queries[query], q);
       oracles.emplace_back(q);
     }
-    for_each_pair(p, branches[group.branch], group, readers, queries,
+    for_each_pair(p, branches[group.branch], group, readers, queries, read,
                   [&](size_t i, const std::vector<float>& k, const std::vector<float>& v) {
                     oracles[i].add_key(k.data(), v.data());
                   });
@@ -308,7 +311,7 @@ std::vector<std::vector<double>> reference_query_gradients(
         const std::vector<float>& grad_out = backward.back().grad_out;
         backward.back().statistics = {rows[query].lse, dot(grad_out, rows[query].o)};
       }
-      for_each_pair(p, branches[group.branch], group, readers, queries,
+      for_each_pair(p, branches[group.branch], group, readers, queries, generated_rows(p),
                     [&](size_t i, const std::vector<float>& k, const std::vector<float>& v) {
                       const auto [weight, slope] = backward[i].pair(k, v);
                       add_scaled(share * slope, k, out[readers[i]]);
@@ -325,8 +328,8 @@ void add_key_gradients(const AttentionProblem& p, const DilatedPattern& pattern,
   const int64_t shared_by = p.num_heads / p.num_kv_heads;
   for (size_t j = 0; j < keys.size(); ++j) {
     const auto [batch, kv_head, token] = keys[j];
-    load_row(p, Tensor::kKey, batch, token, kv_head, k);
-    load_row(p, Tensor::kValue, batch, token, kv_head, v);
+    generated_rows(p)(Tensor::kKey, {batch, kv_head, token}, k);
+    generated_rows(p)(Tensor::kValue, {batch, kv_head, token}, v);
     for (const BranchDefinition& branch : branch_definitions(p, pattern))
       for (int64_t head = std::max(kv_head * shared_by, queries.first_head);
            head < std::min((kv_head + 1) * shared_by, queries.end_of_heads); ++head) {

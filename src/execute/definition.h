@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "core/random.h"
 #include "pattern/dilated_pattern.h"
 
 namespace longnet {
@@ -35,11 +36,24 @@ struct ReferenceRow {
   double lse;  // ln of the sum over the multiset of keys; -inf when no branch selects the query
 };
 
-// Returns the correct output row and LSE of each query, in their order. Keys that several queries
-// see are generated once; time grows with the number of keys that the queries see, memory does not.
-std::vector<ReferenceRow> reference_rows(const AttentionProblem& problem,
-                                         const DilatedPattern& pattern,
-                                         const std::vector<QuerySample>& queries);
+// Sets `row` to that of a token and its query head, or K/V head, in fp32; empty: it is not seen.
+using ReadInput = std::function<void(Tensor, const QuerySample& at, std::vector<float>& row)>;
+// Rows as the generator makes them and as they are stored. `problem` must outlive it.
+ReadInput generated_rows(const AttentionProblem& problem);
+
+// Returns the correct output row and LSE of each query, in their order, of these rows of Q, K and
+// V. Keys that several queries see are read once; time grows with the number of keys that the
+// queries see, memory does not.
+std::vector<ReferenceRow> attended_rows(const AttentionProblem& problem,
+                                        const DilatedPattern& pattern,
+                                        const std::vector<QuerySample>& queries,
+                                        const ReadInput& read);
+// The same of the generator's rows.
+inline std::vector<ReferenceRow> reference_rows(const AttentionProblem& problem,
+                                                const DilatedPattern& pattern,
+                                                const std::vector<QuerySample>& queries) {
+  return attended_rows(problem, pattern, queries, generated_rows(problem));
+}
 inline ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
                                   const QuerySample& query) {
   return reference_rows(problem, pattern, {query}).front();

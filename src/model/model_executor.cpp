@@ -109,6 +109,25 @@ void ModelExecutor::set_rows(int slot, std::span<const float> rows) {
     std::ranges::copy(rows, values(slot).begin());
 }
 
+void ModelExecutor::read_attention(Tensor tensor, const QuerySample& at,
+                                   std::vector<float>& row) const {
+  row.clear();
+  const AttentionProblem& p = sharded().problem;
+  const int64_t in_shard = shard().index_of(at.token), tokens = shard().tokens();
+  if (in_shard < 0) return;
+  const bool query = tensor == Tensor::kQuery;
+  const int slot = query ? kQuerySlot : kKvSlot;
+  const int64_t heads = query ? p.num_heads : p.num_kv_heads;
+  int64_t index = (at.batch * tokens + in_shard) * heads + at.head;
+  if (tensor == Tensor::kValue) index += p.batch * tokens * heads;  // behind all K
+  const auto from = size_t(index * p.head_dim), count = size_t(p.head_dim);
+  if (in_bf16(slot))
+    for (const uint16_t bits : values<uint16_t>(slot).subspan(from, count))
+      row.push_back(bf16_value(bits));
+  else
+    row.assign(&values(slot)[from], &values(slot)[from] + count);
+}
+
 void ModelExecutor::initialise(uint64_t seed) {
   std::vector<int> slots{kWeightSlot};
   if (!of_layer()) slots.insert(slots.end(), {kFirstMomentSlot, kSecondMomentSlot});

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "execute/definition.h"
 #include "execute/program_executor.h"
 #include "kernels/model_kernel.h"
 #include "model/model_program.h"
@@ -51,6 +52,10 @@ class ModelExecutor : public ProgramExecutor {
   // and gradients of its output before a backward pass, of its input after it.
   std::vector<float> rows(int slot) const;
   void set_rows(int slot, std::span<const float> rows);
+
+  // Row of Q, K or V in the slots of layer 0, as the attention that ran last there has taken it,
+  // of a sequence of its batch; empty where another rank has the token.
+  void read_attention(Tensor tensor, const QuerySample& at, std::vector<float>& row) const;
 
   const Parameters& parameters() const { return parameters_; }
   // As Parameters lays them out; of a sharded optimizer, moments outside of the own part are 0.

@@ -178,13 +178,15 @@ void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poi
     record.check.tolerance = tolerance;
   }
   const auto fail_unless = [&](bool holds, const std::string& reason) {
-    if (holds) return;
-    record.check.status = "fail";
-    fail_check(record, reason);
+    if (!holds) record.check.status = "fail", fail_check(record, reason);
   };
   if (passes_poison) fail_check(record, "the check passes an output that nobody wrote");
   fail_unless(o.nan_values == 0,
               concat(o.nan_values, " values of loss, gradients and weights are NaN"));
+  record.check.queries = o.attention.queries;
+  record.metrics["attention_rel_l2_error"] = o.attention.rel_l2_error;
+  fail_unless(o.attention.pass, concat("rows of attention are off by ", o.attention.rel_l2_error,
+                                       ", the worst by ", o.attention.max_rel_error));
   fail_unless(o.lowest_loss == o.highest_loss,
               concat(what, " of the same ", of_layer ? "pass" : "step", " is ", o.lowest_loss,
                      " and ", o.highest_loss));

@@ -73,6 +73,7 @@ struct ModelOutcome {
   double bf16_error = kNotMeasured;
   double update_error = kNotMeasured;          // of a step: from AdamW, as a share of its rate
   double loss_without_weights = kNotMeasured;  // of a forward pass alone: over ln(vocabulary)
+  CheckOutcome attention{};                    // of sampled rows in one layer
   double tolerance = 0;                        // 0: kSlopeTolerance, or kBf16Tolerance
 };
 // A gradient that is wrong by e across the true one's direction changes the slope by e^2: 2 % show.

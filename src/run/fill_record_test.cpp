@@ -225,8 +225,10 @@ TEST(FillRecord, EachCheckOfAModelFailsAlone) {
                           .norm_of_step = 2,
                           .slope = 1,
                           .random_error = 1e-3,
-                          .update_error = 1e-4};
-  const ModelOutcome forward{.lowest_loss = 4, .highest_loss = 4, .loss_without_weights = 1};
+                          .update_error = 1e-4,
+                          .attention = {.pass = true}};
+  const ModelOutcome forward{
+      .lowest_loss = 4, .highest_loss = 4, .loss_without_weights = 1, .attention = {.pass = true}};
   const auto reason_of = [](const ModelOutcome& outcome, bool passes_poison = false) {
     PointRecord record = make_record(small_point("dilated", 1));
     set_model_check(record, outcome, passes_poison);
@@ -241,6 +243,7 @@ TEST(FillRecord, EachCheckOfAModelFailsAlone) {
   using M = ModelOutcome;
   expect_fails(step, "are NaN", [](M& o) { o.nan_values = 1; });
   expect_fails(step, "loss of the same step", [](M& o) { o.highest_loss = 4.0000001; });
+  expect_fails(step, "rows of attention", [](M& o) { o.attention.pass = false; });
   expect_fails(step, "along its gradient", [](M& o) { o.slope = 0.999; });
   expect_fails(step, "in a random direction", [](M& o) { o.random_error = 0.02; });
   expect_fails(step, "in a random direction", [](M& o) { o.random_error = kNotMeasured; });

@@ -4,6 +4,7 @@
 
 #include "core/random.h"
 #include "model/model_executor.h"
+#include "run/attention_in_model.h"
 #include "run/fill_record.h"
 #include "run/run_checks.h"
 
@@ -66,6 +67,7 @@ class ModelChecks final : public RunChecks {
     outcome_.lowest_loss = -comm_.max_of(-outcome_.lowest_loss);
     outcome_.highest_loss = comm_.max_of(outcome_.highest_loss);
     outcome_.nan_values = int64_t(comm_.sum_of(double(outcome_.nan_values)));
+    outcome_.attention = check_attention_in_model(executor_, options_.check, comm_);
     has_backward(params_.pass) ? check_gradient() : check_rows();
     executor_.poison(worker_);  // right values were there: are they gone?
     const bool passes_poison = comm_.sum_of(double(executor_.count_nan())) == 0;

@@ -50,6 +50,9 @@ TEST(ModelPoint, ARecordIsComplete) {
     EXPECT_GT(r.memory.by_tag.at(tag), 0) << tag;
   EXPECT_FALSE(r.content);
   EXPECT_GT(r.metrics.at("gradient_norm"), 0);
+  EXPECT_GE(r.check.queries, 16);
+  EXPECT_GT(r.metrics.at("attention_rel_l2_error"), 0);
+  EXPECT_LT(r.metrics.at("attention_rel_l2_error"), 1e-6);
   EXPECT_LE(r.metrics.at("op_time_share"), 1);
   EXPECT_GT(r.metrics.at("op_time_share"), 0.5);
   ASSERT_TRUE(r.ablations);
@@ -244,6 +247,22 @@ TEST(ModelPoint, AWrongGradientFails) {
   EXPECT_EQ(r.status, PointStatus::kCheckFailed);
   EXPECT_EQ(r.check.status, "fail");
   EXPECT_THAT(r.reason, testing::HasSubstr("along its gradient the loss rises by"));
+}
+
+TEST(ModelPoint, RowsOfAttentionAreThoseOfTheDefinition) {
+  for (const MixRule mix : {MixRule::kLse, MixRule::kMean, MixRule::kSum})
+    for (const Recompute recompute : enum_values<Recompute>()) {
+      Point point = model_point("dilated", 3);
+      point.params.pattern.mix = mix;
+      point.params.problem.batch = 2;
+      point.params.model.recompute = recompute;
+      const PointRecord r = measured_model(point);
+      EXPECT_EQ(r.status, PointStatus::kOk) << to_string(mix) << ": " << r.reason;
+      EXPECT_GT(r.metrics.at("attention_rel_l2_error"), 0);
+    }
+  Point zigzag = model_point("ring", 2);
+  zigzag.params.layout = LayoutKind::kZigzag;
+  EXPECT_EQ(measured_model(zigzag).status, PointStatus::kOk);
 }
 
 // As MeasurePoint.RowsOfAnEarlierRunDoNotPass: messages of all runs but the first come too late.
