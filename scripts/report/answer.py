@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from .evidence import MEANING, Claim
-from .markup import css_class, escape
+from .markup import escape
 from .model import BOTH, Point
 from .noise import why_undecided
 from .rows import Context, heads_text, timed_points
@@ -106,7 +106,7 @@ def sentences(ctx: Context) -> list[str]:
 
 def claims_strip(claims: list[Claim]) -> str:
     items = "".join(
-        f'<li><a href="#claim-{number}"><span class="badge {css_class(claim.status)}">{escape(claim.status)}</span> '
+        f'<li><a href="#claim-{number}"><span class="badge {claim.status}">{escape(claim.status)}</span> '
         f'{escape(claim.title)}{f" <span class=by>{escape(claim.source)}</span>" if claim.source else ""}</a></li>'
         for number, claim in enumerate(claims, 1)
     )

@@ -2,8 +2,8 @@
 
 Example: ring at 8K, 16K, 32K, 64K with times 1, 4, 16, 64 s has time per token growing as N^1.00; the
 threshold is 0.5, so "vanilla attention grows with N" is supported by that source. A claim whose data
-are too few is "not tested". The row takes the status of the strongest source that tested it: measured,
-then replayed, extrapolated, simulated. One line that fails is enough for "not supported". Only growth counts against
+are too few is "untested". The row takes the status of the strongest source that tested it: measured,
+then replayed, extrapolated, simulated. One line that fails is enough for "contradicted". Only growth counts against
 "constant". Claims about times take no run of a busy machine and no disturbed point (noise.py).
 Source of the claims: LongNet, arXiv 2307.02486: abstract, sections 2.4, 3.1 and 3.2, table 1 and figure 5. Quotes are
 whole sentences.
@@ -248,7 +248,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Backward passes of dilated attention on two or more ranks: their programs sum the gradients of gathered keys and values by a "
             "reduce-scatter, sampled rows of dQ, dK and dV agree with the definition in double precision, and the bytes that a rank sends, of "
             f"gathers and of gradients in fp32, do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, on every line whose rates grow as "
-            "its segments. A simulation computes no gradients: seen, not judged.",
+            "its segments. A simulation computes no gradients: undecided.",
             ("passes",),
             rules=("rates", "lines", "lengths"),
         ),
@@ -261,7 +261,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "tokens.” (section 3.2)",
             f"A measured dilated point with at least {BILLION:,} tokens on two or more ranks, in a pattern that joins all tokens at some depth. "
             "One device in the place of all ranks is no distributed system, a simulation holds nothing, and a pattern that leaves tokens apart is "
-            "none of section 2.4: seen, not judged. Nothing here can speak against it: where it does not fit, more memory may exist.",
+            "none of section 2.4: undecided. Nothing here can speak against it: where it does not fit, more memory may exist.",
             ("memory", "latency"),
         ),
         billion_fits,
@@ -272,7 +272,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“In this work, we successfully scale the sequence length to 1 billion tokens.” (section 1)",
             f"A measured dilated point with at least {BILLION:,} tokens: every query and every key of every branch, no row "
             "approximated, no value of the output left unwritten, and its sampled rows agree with the reference in double precision; on two or "
-            "more ranks, in a pattern that joins all tokens at some depth. One device in the place of all ranks, or a pattern that leaves tokens apart: seen, not judged. Replayed, extrapolated and simulated points do not count. Attention alone: no layers, no training.",
+            "more ranks, in a pattern that joins all tokens at some depth. One device in the place of all ranks, or a pattern that leaves tokens apart: undecided. Replayed, extrapolated and simulated points do not count. Attention alone: no layers, no training.",
             ("latency", "table"),
         ),
         billion_computed,
@@ -306,7 +306,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "“Moreover, there is no distributed algorithm for vanilla attention to break sequence length limitation.” (section 3.2)",
             "The sentence is of July 2023; section 3 cites sequence parallelism, which came before, and Ring Attention (arXiv 2310.01889) came later. "
             "We read the limit as memory. An exact algorithm speaks against the sentence if it ran on several ranks with messages between them "
-            "and was checked at a length that fewer ranks refused for memory. Half of the memory per rank is seen, not judged. "
+            "and was checked at a length that fewer ranks refused for memory. Half of the memory per rank is undecided. "
             "Memory over all ranks does not fall, and no exact algorithm lifts the quadratic work.",
             ("memory", "latency", "error_ranks", "communication_ranks", "table"),
         ),

@@ -1,7 +1,7 @@
 """Claims that only two or more ranks can show: dilated attention is right across ranks, and exact attention is distributed too.
 
 Example: ring on 8 GPUs runs and agrees with the reference at 4M tokens, which one GPU refuses for memory: that speaks against
-the paper's sentence. That it holds 32 % of the memory per rank at a length which one rank takes as well is seen, not judged.
+the paper's sentence. That it holds 32 % of the memory per rank at a length which one rank takes as well is undecided.
 """
 
 from __future__ import annotations

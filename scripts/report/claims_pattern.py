@@ -1,7 +1,7 @@
 """The paper's two statements about the pattern itself: complexity (table 1) and dependency depth (section 2.4).
 
 Example: local at 4K, 8K, 16K, 32K with times 1, 4, 16, 64 s fits N^2.00, dilated with 1, 2, 4, 8 s N^1.00;
-with a sparse line near N^1.50 the table is supported by that source, without one it is not tested.
+with a sparse line near N^1.50 the table is supported by that source, without one it is untested.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def compare_row(ctx: Context, compared: dict[str, Any], named: dict[str, Point])
         str(compared.get("note") or ""),
     )
     verdict = str(compared["verdict"])
-    css = {"slower": "not-supported", "faster": "supported"}.get(verdict, "")
+    css = {"slower": "contradicted", "faster": "supported"}.get(verdict, "")
     return (
         f'<tr data-verdict="{escape(verdict)}"><td><span class="badge {css}">{escape(verdict)}</span></td>'
         + "".join(f"<td>{escape(cell)}</td>" for cell in cells)

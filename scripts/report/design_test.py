@@ -252,6 +252,7 @@ class Design(unittest.TestCase):
             for status, text in MEANING.items():
                 self.assertEqual(f"<b>{status}</b>: {text}" in strip, status in found, status)
             self.assertTrue(found <= set(MEANING))
+        self.assertEqual([status for status in MEANING if not status.isalpha()], [], "one word each")
 
     def test_numbers_as_people_read_them(self) -> None:
         self.assertEqual([percent_label(v) for v in (4.66e-10, 0.5, 0, 5.9e-17)], ["4.7e-08 %", "50 %", "0 %", "0 %"])

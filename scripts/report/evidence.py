@@ -1,8 +1,8 @@
 """Evidence for a claim of the paper: the lines of one source, their verdicts, the status.
 
-A claim whose data are too few is "not tested"; one whose data are there, but are not what its sentence is about, is "seen,
-not judged". It takes the status of the strongest source that tested it: measured, then replayed, extrapolated, simulated.
-One line that fails is enough for "not supported". A line that is long enough and yet not judged is listed, with the reason.
+A claim whose data are too few is "untested"; one whose data are there, but are not what its sentence is about, is
+"undecided". It takes the status of the strongest source that tested it: measured, then replayed, extrapolated, simulated.
+One line that fails is enough for "contradicted". A line that is long enough and yet not judged is listed, with the reason.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .rows import Context
 from .series import group_by
 from .units import number, plural, token_label
 
-SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested"
-SEEN = "seen, not judged"
+SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "contradicted", "untested"  # one word each
+SEEN = "undecided"
 COMPUTED = "computed"  # from patterns and programs: nothing was timed or counted
 MEANING = {
     SUPPORTED: "the points that test the sentence agree with it, within the stated thresholds",

@@ -35,11 +35,6 @@ def script_hash(code: str) -> str:
     return "'sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() + "'"
 
 
-def css_class(status: str) -> str:
-    """ "seen, not judged" as one class: "seen-not-judged"."""
-    return attribute("-".join(status.replace(",", " ").split()))
-
-
 def definition_list(pairs: list[tuple[str, object]]) -> str:
     return (
         "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in pairs if v not in (None, "")) + "</dl>"

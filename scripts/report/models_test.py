@@ -82,8 +82,8 @@ class Models(unittest.TestCase):
         self.assertEqual(claim(records).status, "supported")
         self.assertIn("1 of them with ranks that share a sequence in replicas", claim(records).deciding.text)
         for fewer in (records[:2], records[1:], [*records[:2], made(2, 1, 2, 0.5)]):  # of one rank a sequence: nothing beside it
-            self.assertEqual(claim(fewer).status, "not tested")
-        self.assertEqual(claim([*records, made(2, 1, 1, 0.5 + 2e-6)]).status, "not supported")
+            self.assertEqual(claim(fewer).status, "untested")
+        self.assertEqual(claim([*records, made(2, 1, 1, 0.5 + 2e-6)]).status, "contradicted")
 
     def test_parts_add_up_to_the_step(self) -> None:
         rows = rows_of(figure(models_sweep(), "model_parts"))

@@ -18,7 +18,6 @@ from .compare import compare_section
 from .evidence import MEANING, NOT_TESTED, Claim, Evidence
 from .markup import (
     attribute,
-    css_class,
     definition_list,
     escape,
     heading,
@@ -169,7 +168,7 @@ def evidence_items(claim: Claim) -> str:
             else ""
         )
         items.append(
-            f'<li>{chips} <span class="mini {css_class(e.status)}">{escape(e.status)}</span> {escape(e.text)}{more}</li>'
+            f'<li>{chips} <span class="mini {e.status}">{escape(e.status)}</span> {escape(e.text)}{more}</li>'
         )
     return "".join(items)
 
@@ -181,7 +180,7 @@ def claim_row(number: int, claim: Claim, figures: list[Figure]) -> str:
     rules = f" Rules below: {escape(', '.join(claim.rules))}." if claim.rules else ""
     return (
         f'<tr id="claim-{number}" data-claim="{attribute(claim.title)}" data-status="{attribute(claim.status)}"><th scope="row">{escape(claim.title)}<p class="quote">{escape(claim.quote)}</p></th>'
-        f'<td class="verdict-cell"><span class="badge {css_class(claim.status)}">{escape(claim.status)}</span>{source}</td>'
+        f'<td class="verdict-cell"><span class="badge {claim.status}">{escape(claim.status)}</span>{source}</td>'
         f"<td><ul>{seen}</ul></td><td>{escape(claim.test)}{rules}</td><td>{links}</td></tr>"
     )
 

@@ -84,7 +84,7 @@ class Results(unittest.TestCase):
             {"id": "c", "status": "ok", "source": "measured", "params": {"algorithm": "dilated", "ranks": None}, "timing": {"samples_s": [None, 1]}},
         ]
         directory = write_result(self.folder / "run", odd)
-        self.assertIn("not tested", self.page(directory))
+        self.assertIn("untested", self.page(directory))
         (directory / "result.json").write_text(
             '{"points": [{"id": "n", "timing": {"median_s": NaN, "ci_low_s": Infinity}}]}'
         )
