@@ -38,28 +38,6 @@ int64_t bytes_in(const std::string& path) {
   return std::stoll(line);
 }
 
-// The tightest limit from this process's cgroup (v2, or v1's for memory) up to the root.
-int64_t cgroup_limit() {
-  const std::string root = "/sys/fs/cgroup";
-  int64_t limit = 0;
-  const auto tighten = [&](int64_t bytes) {
-    if (bytes > 0 && (limit == 0 || bytes < limit)) limit = bytes;
-  };
-  std::ifstream own("/proc/self/cgroup");
-  for (std::string line; std::getline(own, line);) {
-    const bool v1 = line.find(":memory:/") != std::string::npos;
-    if (!v1 && !line.starts_with("0::/")) continue;
-    const std::filesystem::path top = v1 ? root + "/memory" : root;
-    // In a container the path may be the host's, and not there.
-    for (std::filesystem::path at = top.string() + line.substr(line.find(":/") + 1);;
-         at = at.parent_path()) {
-      tighten(bytes_in(at / (v1 ? "memory.limit_in_bytes" : "memory.max")));
-      if (at == top || !at.has_relative_path()) break;
-    }
-  }
-  return limit;
-}
-
 int64_t cache_bytes(hwloc_topology* t, hwloc_obj_type_t type) {
   hwloc_obj_t cache = hwloc_get_obj_by_type(t, type, 0);
   return cache && cache->attr ? int64_t(cache->attr->cache.size) : 0;
@@ -107,7 +85,7 @@ void capture_system(Environment& env) {
     }
   const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
   if (pages > 0 && page > 0) env.memory_bytes = int64_t(pages) * page;
-  const int64_t limit = cgroup_limit();
+  const int64_t limit = cgroup_memory_limit("/sys/fs/cgroup", "/proc/self/cgroup");
   env.memory_limit_bytes = limit > 0 ? std::min(limit, env.memory_bytes) : env.memory_bytes;
   env.governor = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
   const std::string no_turbo = first_line("/sys/devices/system/cpu/intel_pstate/no_turbo");
@@ -181,6 +159,26 @@ std::string recorded_value(std::string_view value) {
   for (const std::string_view part : {"/", "@", "::"})
     if (ip || value.find(part) != std::string_view::npos) return "(not recorded)";
   return std::string(value);
+}
+
+int64_t cgroup_memory_limit(const std::string& root, const std::string& own_groups) {
+  int64_t limit = 0;
+  const auto tighten = [&](int64_t bytes) {
+    if (bytes > 0 && (limit == 0 || bytes < limit)) limit = bytes;
+  };
+  std::ifstream own(own_groups);
+  for (std::string line; std::getline(own, line);) {
+    const bool v1 = line.find(":memory:/") != std::string::npos;
+    if (!v1 && !line.starts_with("0::/")) continue;
+    const std::filesystem::path top = v1 ? root + "/memory" : root;
+    // In a container the path may be the host's, and not there.
+    for (std::filesystem::path at = top.string() + line.substr(line.find(":/") + 1);;
+         at = at.parent_path()) {
+      tighten(bytes_in(at / (v1 ? "memory.limit_in_bytes" : "memory.max")));
+      if (at == top || !at.has_relative_path()) break;
+    }
+  }
+  return limit;
 }
 
 Environment capture_environment(Environment env) {

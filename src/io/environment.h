@@ -68,6 +68,10 @@ struct Environment {
   }
 };
 
+// The tightest limit from this process's cgroup (v2, or v1's for memory) up to the root; 0: none.
+// `own_groups` is a file like /proc/self/cgroup, `root` where the groups' files are.
+int64_t cgroup_memory_limit(const std::string& root, const std::string& own_groups);
+
 // Fills in all but the first four members.
 Environment capture_environment(Environment known = {});
 

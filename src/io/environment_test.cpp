@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "io/field.h"
 
@@ -34,6 +36,35 @@ TEST(Environment, CapturesThisMachine) {
   EXPECT_GT(e.memory_limit_bytes, 0);
   EXPECT_LE(e.memory_limit_bytes, e.memory_bytes);
   EXPECT_THAT(e.kernel, HasSubstr("Linux"));
+}
+
+// The tightest group on the way to the root decides, by v2 ("max": no limit) and by v1 (2^63 - 4096
+// rounded down: none).
+TEST(Environment, MemoryLimitsOfBothVersionsOfCgroups) {
+  const std::filesystem::path root = testing::TempDir() + "cgroup_tree";
+  std::filesystem::remove_all(root);
+  const auto write = [&](const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root / path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text << "\n";
+  };
+  const auto limit = [&](const std::string& groups) {
+    write("own", groups);
+    return cgroup_memory_limit(root.string(), (root / "own").string());
+  };
+  write("memory/memory.limit_in_bytes", "9223372036854771712");
+  write("memory/slurm/memory.limit_in_bytes", "8589934592");
+  write("memory/slurm/job_7/memory.limit_in_bytes", "4294967296");
+  write("memory/slurm/job_7/step_0/memory.limit_in_bytes", "9223372036854771712");
+  write("slurm/memory.max", "2147483648");
+  write("slurm/job_7/memory.max", "max");
+  EXPECT_EQ(limit("4:cpu,cpuacct:/slurm\n7:memory:/slurm/job_7/step_0\n0::/none"), 4294967296);
+  EXPECT_EQ(limit("7:memory:/slurm"), 8589934592);
+  EXPECT_EQ(limit("7:memory:/"), 0);
+  EXPECT_EQ(limit("7:memory:/docker/elsewhere/slurm"), 0);  // a host's path: no such folder here
+  EXPECT_EQ(limit("0::/slurm/job_7"), 2147483648);
+  EXPECT_EQ(limit("7:memory:/slurm/job_7\n0::/slurm"), 2147483648);
+  EXPECT_EQ(limit("3:cpuset:/slurm"), 0);
 }
 
 TEST(Environment, RoundTrips) {
