@@ -1,4 +1,6 @@
 // `lnbench list`: what a config or an option can name, one line each.
+#include <algorithm>
+
 #include "core/transports.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
@@ -40,12 +42,16 @@ std::vector<Listed> everything() {
 
 int run_list(const Options& options) {
   using enum Shown;
+  std::vector<Listed> listed = everything();
+  if (!options.list_kind.empty())
+    std::erase_if(listed, [&](const Listed& l) { return options.list_kind != l.kind + "s"; });
+  size_t longest = 0;
+  for (const Listed& l : listed) longest = std::max(longest, l.name.size());
   Table<Listed> table({{"kind", "", kText, 9, 0, [](const Listed& l) { return l.kind; }},
-                       {"name", "", kText, 28, 0, [](const Listed& l) { return l.name; }},
+                       {"name", "", kText, int(longest), 0, [](const Listed& l) { return l.name; }},
                        {"about", "", kSummary, 20, 0, [](const Listed& l) { return l.about; }}},
                       table_style(options));
-  for (const Listed& l : everything())
-    if (options.list_kind.empty() || options.list_kind == l.kind + "s") table.add(l);
+  for (const Listed& l : listed) table.add(l);
   table.finish();
   return kOk;
 }
