@@ -1,11 +1,8 @@
 # shellcheck shell=bash disable=SC2034  # variables are for the scripts that source this
 # Sourced by the other scripts: where the project is, what it needs, how its ranks start.
 # After sourcing: $root, say, fail, no_options, install_packages, build_preset, and the variables that Open MPI wants.
-# A script that is asked for --help prints the comment at its top and ends here.
 
-case ${1:-} in
-  -h | --help) awk 'NR > 1 { if (!sub(/^# ?/, "")) exit; print }' "$0"; exit ;;
-esac
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit

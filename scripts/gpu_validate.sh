@@ -17,6 +17,7 @@
 #
 # Exit codes: 0 all stages passed, 1 one failed, 2 usage, 3 no GPU (nothing was run).
 set -u
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "$0")/.." || exit 2
 begin=$SECONDS
 minutes=9

@@ -3,6 +3,7 @@
 # Prints the table of docs/robustness.md. Exit codes: 0 all held · 1 something was lost · 2 usage.
 #   LNBENCH=build/release/bin/lnbench scripts/kill_test.sh [KILLS] [SEED]     (default: 100 kills of each kind, seed 1)
 set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/mpi_env.sh"
 lnbench=$(realpath "${LNBENCH:-build/release/bin/lnbench}") && [ -x "$lnbench" ] || exit 2
 kills=${1:-100} RANDOM=${2:-1} mpirun=${MPIRUN:-mpirun}

@@ -11,6 +11,7 @@
 #   scripts/netns.sh down                       removes all; harmless when there is nothing
 #   scripts/netns.sh with RATE COMMAND...       up, run, down: also after a failure or Ctrl-C
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 prefix=${NETNS_PREFIX:-lnbench}
 switch=$prefix-switch

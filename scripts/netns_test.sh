@@ -2,6 +2,7 @@
 # Test of netns.sh: messages pass at no more than the rate set, and nothing stays behind, also after
 # SIGINT. Exit 77 with the reason where it cannot work. Needs LNBENCH=path of the program.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { printf 'failed: %s\n' "$*" >&2; exit 1; }
 # NETNS_PREFIX keeps this test apart from hosts that somebody uses.

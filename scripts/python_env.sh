@@ -6,6 +6,7 @@
 #   scripts/python_env.sh && .venv/bin/python scripts/report/make_report.py RESULT_DIR
 # PYTHON selects the interpreter (default /usr/bin/python3, else python3 on the path; 3.11 or newer).
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv="$root/${1:-.venv}"

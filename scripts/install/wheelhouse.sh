@@ -3,6 +3,7 @@
 #   scripts/install/wheelhouse.sh FOLDER
 # and there: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER scripts/python_env.sh
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../help.sh"
 folder=$(realpath -m "${1:?FOLDER}")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 scripts/python_env.sh

@@ -5,6 +5,7 @@
 #
 # MINUTES ends each run early (exit 4); it is then resumed until everything is done.
 set -u
+source "$(dirname "${BASH_SOURCE[0]}")/../help.sh"
 cd "$(dirname "$0")/../.." || exit
 [ -n "${MINUTES:-}" ] && limit_s=$((MINUTES * 60))
 export CONFIG=${CONFIG:-configs/h100-8.json}

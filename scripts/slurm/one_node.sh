@@ -7,6 +7,7 @@
 # machine's is seen or changed, and everything ends with the command, also after a kill -9 of this script. Needs root
 # and Debian's slurm-wlm, munge and iproute2. Its files lie on a tmpfs over /etc/slurm.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../help.sh"
 cannot() { printf 'skipped: %s\n' "$*" >&2; exit 77; }
 if [ "${1:-}" != --inside ]; then
   [ "$(id -u)" -eq 0 ] || cannot "a Slurm of one's own needs root"
