@@ -12,8 +12,10 @@ set(share share/longnet-bench)
 install(DIRECTORY configs docs plots DESTINATION ${share})
 install(DIRECTORY scripts/report DESTINATION ${share}/scripts
         PATTERN "*_test.py" EXCLUDE PATTERN "*_fixture.py" EXCLUDE PATTERN "__pycache__" EXCLUDE)
+install(DIRECTORY scripts/slurm DESTINATION ${share}/scripts USE_SOURCE_PERMISSIONS
+        PATTERN "*_test.py" EXCLUDE PATTERN "one_node.sh" EXCLUDE PATTERN "__pycache__" EXCLUDE)
 install(PROGRAMS scripts/python_env.sh DESTINATION ${share}/scripts)
-install(FILES scripts/requirements.txt DESTINATION ${share}/scripts)
+install(FILES scripts/help.sh scripts/mpi_env.sh scripts/requirements.txt DESTINATION ${share}/scripts)
 install(FILES README.md LICENSE CHANGELOG.md CITATION.cff CONTRIBUTING.md DESTINATION ${share})
 file(GLOB linked RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS bench/README.md scripts/README.md src/README.md src/*/README.md
      results/README.md results/reference/*.md results/reference/values.json)

@@ -2,15 +2,17 @@
 # The common part of lnbench.sbatch, lnbench.pbs and lnbench_mpirun.sh, which source it in the project's folder:
 # settings, preflight, the run or its resumption, the report. Variables besides those of site.env:
 #   CONFIG    the JSON to run        (default: configs/slurm-64.json)
-#   LNBENCH   the program            (default: build/release/bin/lnbench)
+#   LNBENCH   the program            (default: build/release/bin/lnbench; of an installed tree, its own)
 #   RESULT    folder of the result   (each twin has its default)
 #   SITE      the site's settings    (default: scripts/slurm/site.env)
 # Beside the result stand RESULT.job.txt (what the preflight said at each start) and, with GPUs,
 # RESULT.nccl-topology.xml (what NCCL sees on rank 0's node).
-export CONFIG=${CONFIG:-configs/slurm-64.json} LNBENCH=${LNBENCH:-build/release/bin/lnbench}
-export SITE=${SITE:-scripts/slurm/site.env}
+export CONFIG=${CONFIG:-configs/slurm-64.json} SITE=${SITE:-scripts/slurm/site.env}
 # shellcheck source=site.env
 source "$SITE" || exit
+built=build/release/bin/lnbench
+[ -e $built ] || built=$(realpath -m ../../bin/lnbench)  # share/longnet-bench of an installed tree
+export LNBENCH=${LNBENCH:-$built}
 
 # launch COMMAND... runs it on all ranks, on_each_node COMMAND... once per node. The sbatch twin has its own.
 hosts=(${HOSTFILE:+--hostfile "$HOSTFILE"})
