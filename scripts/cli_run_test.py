@@ -8,6 +8,7 @@ import pathlib
 import pty
 import re
 import select
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -15,6 +16,14 @@ import termios
 import unittest
 
 from cli_case import LNBENCH, MPIRUN, ROOT, SMALL, Case, lnbench
+
+
+def read_terminal(process, master):
+    text = b""
+    while process.poll() is None or select.select([master], [], [], 0)[0]:
+        if select.select([master], [], [], 0.1)[0]:
+            text += os.read(master, 65536)
+    return text.decode()
 
 
 class SmallRun(Case):
@@ -184,6 +193,19 @@ class Run(SmallRun):
         self.assertIn("are allowed", skipped[0]["reason"])
         self.assert_valid(folder)
 
+    def test_a_dumb_terminal_gets_no_escape_sequences(self):
+        for kind, expected in (("dumb", False), ("xterm", True)):
+            master, slave = pty.openpty()
+            process = subprocess.Popen([LNBENCH, "run", self.config, "--ranks", "2", "-o", str(self.path / kind)], stdout=slave, stderr=slave, cwd=ROOT,
+                                       env={k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": kind})
+            text = read_terminal(process, master)
+            self.assertEqual(process.returncode, 0, text)
+            self.assertEqual("\x1b" in text, expected, text)
+            self.assertEqual("\r" in text.replace("\r\n", "\n"), expected, text)
+            self.assertIn("verdict: pass", text)
+            os.close(master)
+            os.close(slave)
+
     def test_progress_and_rows_have_lines_of_their_own(self):
         # Both on one terminal of 90 columns, which progress must not fill.
         master, slave = pty.openpty()
@@ -192,13 +214,10 @@ class Run(SmallRun):
                         ["simulate", self.config, "--cluster", "h100", "--set", "model.dtype=bf16", "-o", str(self.path / "sim")],
                         ["plan", self.config], ["depth", self.config],
                         ["recommend", "--cluster", "h100", "--seq-len", "64K", "--ranks", "8"]):
-            process = subprocess.Popen([LNBENCH, *command], stdout=slave, stderr=slave, cwd=ROOT)
-            text = b""
-            while process.poll() is None or select.select([master], [], [], 0)[0]:
-                if select.select([master], [], [], 0.1)[0]:
-                    text += os.read(master, 65536)
-            self.assertEqual(process.returncode, 0, text.decode())
-            shown = re.sub("\x1b\\[[0-9]*m", "", text.decode())
+            process = subprocess.Popen([LNBENCH, *command], stdout=slave, stderr=slave, cwd=ROOT, env=os.environ | {"TERM": "xterm"})
+            text = read_terminal(process, master)
+            self.assertEqual(process.returncode, 0, text)
+            shown = re.sub("\x1b\\[[0-9]*m", "", text)
             self.assertGreater(shown.count("\r\x1b[K[") + shown.count("\r\x1b[K#"), 0, "no progress was shown")
             for line in shown.split("\n"):
                 for part in line.rstrip("\r").split("\r\x1b[K"):  # each is taken away before the next
@@ -259,6 +278,25 @@ class Run(SmallRun):
         done = lnbench("compare", self.write("fast.json", fast), self.write("slow.json", slower))
         self.assertEqual(done.returncode, 5, done.stdout + done.stderr)
         self.expect(2, "compare", folder, str(self.path / "nothing"))
+
+    def test_a_report_of_two_runs_has_the_verdicts_of_compare(self):
+        base, later = str(self.finished), self.path / "later"
+        shutil.copytree(base, later)
+        result = self.result(later)
+        for p in result["points"]:
+            if p["status"] == "ok":
+                for key in ("median_s", "ci_low_s", "ci_high_s", "min_s", "p95_s"):
+                    p["timing"][key] *= 2
+                p["timing"]["samples_s"] = [2 * s for s in p["timing"]["samples_s"]]
+        (later / "result.json").write_text(json.dumps(result))
+        page = self.path / "two" / "report.html"
+        self.expect(0, "report", "--compare", base, str(later), "-o", str(page))
+        html = page.read_text()
+        shown = re.findall('<tr data-verdict="([a-z]+)"', html)
+        said = json.loads(lnbench("compare", base, str(later), "--format", "json").stdout)["points"]
+        self.assertEqual(sorted(shown), sorted(p["verdict"] for p in said))
+        self.assertEqual(json.loads((page.parent / "comparison.json").read_text())["points"], said)
+        self.expect(2, "report", "--compare", base)
 
     def test_env(self):
         file = self.path / "env.json"
