@@ -44,6 +44,7 @@ class GpuValidateTest(unittest.TestCase):
         self.path = pathlib.Path(folder.name)
         (self.path / "scripts").mkdir()
         shutil.copy(SCRIPT, self.path / "scripts")
+        shutil.copy(SCRIPT.parent / "help.sh", self.path / "scripts")
         self.tools = self.path / "tools"
         self.tools.mkdir()
         for name, text in (("nvidia-smi", NVIDIA_SMI), ("cmake", CMAKE), ("nvcc", "#!/bin/sh\n"), ("program", PROGRAM),
