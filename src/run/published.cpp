@@ -88,6 +88,7 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
   tolerance.field("value", like.tolerance, {.min = 0});
   tolerance.take("source");
   const JsonNode *informs = r.take("informs"), *common = r.take("setup"), *cases = r.take("cases");
+  r.field("blind", like.blind);
   like.held_out = !informs || informs->items.empty();
   for (size_t i = 0; cases && i < cases->items.size(); ++i) {
     JsonReader one(&cases->items[i], concat("cases[", i, "]"), problems);
@@ -140,7 +141,9 @@ std::string problem_of(const PublishedCase& c) {
 
 }  // namespace
 
-std::string PublishedCase::kind() const { return operation ? "messages, " + size() : "attention"; }
+std::string PublishedCase::kind() const {
+  return (operation ? "messages, " + size() : "attention") + (blind ? ", blind" : "");
+}
 
 std::string PublishedCase::error_group() const {
   if (operation) return "messages";
@@ -193,8 +196,8 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
       const PublishedCase& c = cases[i];
       if (!predictions[i].reason.empty()) continue;
       if (pass == 0) add(c.kind(), i);
-      if (pass == 1 && c.held_out) add(c.kind() + ", held out", i);
-      if (pass == 2) add(c.error_group(), i);
+      if (pass == 1 && c.held_out && !c.blind) add(c.kind() + ", held out", i);
+      if (pass == 2 && !c.blind) add(c.error_group(), i);
       if (pass == 3) add(c.source, i);
       if (pass == 4) add(concat(c.family(), ", ", c.size()), i);
     }

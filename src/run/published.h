@@ -5,7 +5,8 @@
 // A file holds the cases of one source: setup, value, unit, tolerance, and the cluster that they
 // ran on with the software's kernel and merge as what-ifs. Nothing of a case enters the model.
 // Where a number of a cluster file comes from the same source, the file says so (`informs`), and
-// its cases are not held out. Schema: configs/schema/published.schema.json.
+// its cases are not held out. Cases that came after the model
+// (`blind`) have groups of their own, which no goal counts. Schema: configs/schema/published.schema.json.
 #pragma once
 #include <optional>
 #include <string>
@@ -25,12 +26,13 @@ struct PublishedCase {
   double bytes = 0;  // moved by an operation, as nccl-tests counts them
   double published_s = 0, tolerance = 0;
   bool held_out = true;
+  bool blind = false;  // found after the model was made
 
   std::string family() const {
     return operation ? std::string(to_string(*operation)) : params.algorithm;
   }
   std::string size() const;         // "4K to 16K tokens a rank", "16 MB and more"
-  std::string kind() const;         // "attention", "messages, 16 MB and more"
+  std::string kind() const;         // "attention", "messages, 16 MB and more", "attention, blind"
   std::string error_group() const;  // "rings", "gathers and all-to-alls", "one GPU"; "messages"
 };
 

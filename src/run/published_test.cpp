@@ -64,6 +64,21 @@ TEST(Published, ErrorsAreRelativeAndPairsOrderedFromFivePercentOn) {
   EXPECT_EQ(order_of(elsewhere, predictions).pairs, 0);
 }
 
+TEST(Published, BlindCasesHaveGroupsOfTheirOwn) {
+  std::vector<PublishedCase> cases{made_up("ring", 1, true), made_up("ring", 1, true)};
+  cases[1].blind = true;
+  const std::vector<PublishedErrors> errors = errors_of(cases, {{.seconds = 1.01}, {.seconds = 2}});
+  ASSERT_GE(errors.size(), 4u);
+  EXPECT_EQ(errors[0].name, "attention");
+  EXPECT_EQ(errors[0].cases, 1);
+  EXPECT_EQ(errors[1].name, "attention, blind");
+  EXPECT_DOUBLE_EQ(errors[1].median, 1);
+  EXPECT_EQ(errors[2].name, "attention, held out");
+  EXPECT_EQ(errors[2].cases, 1);
+  EXPECT_EQ(errors[3].name, "rings");
+  EXPECT_EQ(errors[3].cases, 1);
+}
+
 TEST(Published, AFileWithAnUnknownKeyIsRefused) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(testing::TempDir()) / "published_test/cases";

@@ -61,7 +61,8 @@ JsonNode to_json(const PublishedCase& c, const Prediction& p) {
                                  {"high_s", number(p.high_s)},
                                  {"error", number(p.seconds / c.published_s - 1)},
                                  {"tolerance", c.tolerance},
-                                 {"held_out", c.held_out}});
+                                 {"held_out", c.held_out},
+                                 {"blind", c.blind}});
   return n.set("reason", p.reason.empty() ? JsonNode() : JsonNode(p.reason));
 }
 
