@@ -4,6 +4,7 @@ result was published, of its JSON values whatever their layout. `--print` prints
 """
 import hashlib
 import json
+import statistics
 import sys
 import unittest
 from pathlib import Path
@@ -48,6 +49,14 @@ class Reference(unittest.TestCase):
             result = (folder / "result.json").read_text()
             self.assertNotIn('"timeline"', result)
             self.assertLess(result.count("\n"), 250 + len(json.loads(result)["points"]), folder)
+
+    def test_short_samples_are_ten_or_more(self):
+        for folder in folders():
+            timed = [p for p in json.loads((folder / "result.json").read_text())["points"] if (p.get("timing") or {}).get("samples_s")]
+            self.assertTrue(timed, folder)
+            for point in timed:
+                samples = point["timing"]["samples_s"]
+                self.assertTrue(len(samples) >= 10 or statistics.median(samples) >= 10, (folder.name, point["id"], len(samples)))
 
 
 if __name__ == "__main__":
