@@ -91,8 +91,8 @@ class Installed(unittest.TestCase):
         config = self.folder / "job.json"
         config.write_text(json.dumps({
             "schema_version": 1, "name": "job", "model": {"heads": 1, "head_dim": 64, "dtype": "fp32"},
-            "sweep": {"algorithm": ["ring"], "seq_len": [64], "ranks": [1]}, "kernel": "online-softmax",
-            "check": {"enabled": False}, "measure": {"warmup": 0, "min_samples": 3, "max_samples": 3}}))
+            "sweep": {"algorithm": ["ring"], "seq_len": [64], "ranks": [1]},
+            "run": {"kernel": "reference"}, "measure": {"warmup": 0, "min_samples": 3, "max_samples": 3}}))
         kit = self.share / "scripts" / "slurm"
         result = self.folder / "job"
         env = {k: v for k, v in os.environ.items() if k not in ("LNBENCH", "LONGNET_HOME", "LONGNET_PYTHON", "SITE")} | {
