@@ -67,8 +67,8 @@ Section real_section(const std::string& path) {
     std::cout << "# real runs: " << s.node.text("reason") << "\n";
     return s;
   }
-  const Section s = judge_real(
-      parse_json(read_file_text(path, "scripts/validate_real.sh writes it"), path), path);
+  const Section s =
+      judge_real(parse_json(read_file_text(path, "scripts/validate_real.sh writes it"), path));
   std::cout << "# real runs: " << s.node.whole("points") << " points that no calibration has seen: "
             << "median error " << s.node.real("median_rel_error") << " (allowed "
             << s.node.real("goal_median_rel_error") << "), 95th percentile "
@@ -83,9 +83,8 @@ Column<JsonNode> column(const char* key, const char* title, Shown shown, int wid
 }
 
 // Errors against published measurements, and whether they reach the goals.
-Section published_section(const std::string& folder) {
+Section published_section(const std::vector<PublishedCase>& cases) {
   using enum Shown;
-  const std::vector<PublishedCase> cases = load_published(folder);
   std::vector<Prediction> predictions;
   Table<JsonNode> table(
       {column("id", "case", kText, 44), column("published_s", "published", kSeconds, 9),
@@ -112,17 +111,19 @@ Section published_section(const std::string& folder) {
 }  // namespace
 
 int run_validate(const Options& options) {
+  std::vector<PublishedCase> published;
+  if (!options.published.empty()) published = load_published(options.published);
   const Section closed = closed_form_section(), real = real_section(options.real),
-                simgrid = simgrid_section();  // last: it takes a minute
+                simgrid = simgrid_section();  // when all is read: it takes a minute
   JsonNode root = JsonNode::object({{"schema_version", 1},
                                     {"closed_form", closed.node},
                                     {"simgrid", simgrid.node},
                                     {"real", real.node}});
   bool good = closed.good && simgrid.good && real.good;
-  if (!options.published.empty()) {
-    const Section published = published_section(options.published);
-    root.set("published", published.node);
-    good &= published.good;
+  if (!published.empty()) {
+    const Section compared = published_section(published);
+    root.set("published", compared.node);
+    good &= compared.good;
   }
   if (!options.json.empty()) write_file(options.json, dump_json(root, 1) + "\n");
   return good ? kOk : kFailed;

@@ -82,7 +82,7 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
   const JsonNode *places = root.find("places"), *rows = root.find("rows");
   std::vector<MessageTime> times;
   for (const JsonNode& row : rows ? rows->items : std::vector<JsonNode>{})
-    if (row.text("operation") == "exchange" && row.real("median_s") > 0)
+    if (row.text("operation") == "exchange" && row.whole("bytes") > 0 && row.real("median_s") > 0)
       times.push_back({double(row.whole("bytes")), row.real("median_s")});
   if (!places || places->items.size() < 2 || times.size() < 2)
     throw UsageError(file, ": fewer than two sizes of \"exchange\" were timed", hint);
@@ -91,7 +91,12 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
   if (inside && first.text("gpu") == second.text("gpu"))
     throw UsageError(file, ": ranks 0 and 1 shared a GPU: what was timed are copies inside it",
                      hint, " where there are two");
-  const LinkFit fit = fit_link(times);
+  LinkFit fit;
+  try {
+    fit = fit_link(times);
+  } catch (const Error& e) {
+    throw UsageError(file, ": no link has such times: ", e.what(), hint);
+  }
   const std::string by = concat(
       "measured between ", first.text("device"), " and ", second.text("device"),
       inside ? " of one host" : " of two hosts", " by lnbench comm, ", root.text("transport"),

@@ -44,7 +44,9 @@ std::optional<Checkpoint> read_checkpoint(const std::string& directory) {
   const JsonNode head = parse_json(text.substr(0, end), path_in(directory));
   const std::string_view values = std::string_view(text).substr(end + 1);
   const int64_t count = head.whole("values", -1), step = head.whole("step", -1);
-  if (count < 0 || step < 0 || values.size() != size_t(count) * 3 * sizeof(float))
+  constexpr size_t kBytes = 3 * sizeof(float);
+  if (head.whole("format") != 1 || count < 0 || step < 0 || values.size() % kBytes != 0 ||
+      values.size() / kBytes != size_t(count))
     refuse(directory, "is not whole");
   if (sha256_hex(values) != head.text("sha256")) refuse(directory, "is damaged");
   Checkpoint out{.step = step, .weights = {}, .first_moments = {}, .second_moments = {}};

@@ -6,10 +6,11 @@
 #include <map>
 
 #include "core/check.h"
-#include "io/axes.h"
+#include "io/config_reader.h"
 #include "json/json_reader.h"
 #include "json/text.h"
 #include "measure/statistics.h"
+#include "run/sweep.h"
 #include "schedule/registry.h"
 #include "simulate/cost_model.h"
 
@@ -49,20 +50,34 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   JsonNode all = JsonNode::object();
   for (const JsonNode* part : {common, r.take("setup")})
     for (size_t i = 0; part && i < part->keys.size(); ++i) all.set(part->keys[i], part->items[i]);
-  JsonReader setup(&all, r.path_of("setup"), r.problems());
+  FieldReader setup(&all, r.path_of("setup"), r.problems());
   std::string operation;
   setup.field("operation", operation, predicted_operations());
   if (!operation.empty()) out.operation = parse_enum<CommOperation>(operation);
   setup.field("bytes", out.bytes, {.min = 1});
   out.params = standard_params();
   out.params.problem.dtype = DType::kBFloat16;
-  from_json(all, out.params);
-  for (const Axis& axis : axes()) setup.take(axis.key);
+  static const KnownNames known = known_names();
+  for (const Axis& axis : axes()) setup.value(axis, known, out.params);
   setup.unknown_keys();
   AttentionProblem& p = out.params.problem;
   if (p.num_kv_heads == 0) p.num_kv_heads = p.num_heads;
   out.params.pattern = dense_pattern(p.seq_len);
   out.ranks = out.params.ranks;
+  const auto add = [&](std::string_view key, const std::string& what, const std::string& hint) {
+    r.problems().add(r.node(), setup.path_of(key), what, hint);
+  };
+  if (p.num_heads % p.num_kv_heads != 0)
+    add("kv_heads", concat("must divide the ", p.num_heads, " heads, is ", p.num_kv_heads),
+        "use a divisor, or leave the key out for as many as heads");
+  if (out.ranks > out.how.cluster.num_gpus())
+    add("ranks",
+        concat("are ", out.ranks, ", the cluster has ", out.how.cluster.num_gpus(), " GPUs"),
+        "use fewer, or add nodes by what_if");
+  if (out.operation && out.bytes < 1) add("bytes", "is missing", "as nccl-tests counts them");
+  if (16.0 * double(p.seq_len) * double(p.batch) * double(p.num_heads) * double(p.head_dim) >=
+      0x1p63)
+    add("seq_len", "the bytes of Q, K, V and O pass 2^63", "use shorter sequences");
 }
 
 void read_case(JsonReader& r, const JsonNode* common, PublishedCase& out) {
@@ -73,6 +88,8 @@ void read_case(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   r.field("value", value, {.min = 0, .min_excluded = true});
   r.field("unit", unit, kUnits);
   out.published_s = value * (unit == "us" ? 1e-6 : unit == "ms" ? 1e-3 : 1);
+  if (r.problems().empty() && value == 0)
+    r.problems().add(r.node(), r.path_of("value"), "is missing", "the published time, in its unit");
   r.unknown_keys();
 }
 
@@ -90,10 +107,12 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
   const JsonNode *informs = r.take("informs"), *common = r.take("setup"), *cases = r.take("cases");
   r.field("blind", like.blind);
   like.held_out = !informs || informs->items.empty();
-  for (size_t i = 0; cases && i < cases->items.size(); ++i) {
-    JsonReader one(&cases->items[i], concat("cases[", i, "]"), problems);
-    read_case(one, common, out.emplace_back(like));
-  }
+  if (!cases) problems.add(root, "cases", "is missing", "a list of setups and their times");
+  if (cases)
+    for (size_t i = 0; const JsonNode* node : as_list(*cases, "cases", problems)) {
+      JsonReader one(node, concat("cases[", i++, "]"), problems);
+      read_case(one, common, out.emplace_back(like));
+    }
   r.unknown_keys();
   problems.throw_if_any();
 }
@@ -113,6 +132,10 @@ ProgramSet messages_of(const PublishedCase& c) {
 
 Prediction predict_operation(const PublishedCase& c) {
   const ClusterSpec& cluster = c.how.cluster;
+  constexpr double kMostMessages = 1 << 22;
+  if (c.operation == CommOperation::kAllToAll && double(c.ranks) * c.ranks > kMostMessages)
+    return {.reason = concat("an all-to-all of ", c.ranks, " ranks has more than ", kMostMessages,
+                             " messages")};
   std::array<double, 3> seconds{};
   if (c.operation == CommOperation::kAllGather) {
     const int nodes = (c.ranks + cluster.node_size() - 1) / cluster.node_size();

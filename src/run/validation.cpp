@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "io/config_reader.h"
 
 namespace longnet {
 
@@ -37,12 +38,24 @@ ValidationSection judge_simgrid(const JsonNode& compared) {
   return s;
 }
 
-ValidationSection judge_real(JsonNode compared, const std::string& path) {
+ValidationSection judge_real(JsonNode compared) {
+  Problems problems;
+  FieldReader r(&compared, "", problems);
   for (const char* key : {"points", "median_rel_error", "p95_rel_error", "goal_median_rel_error",
                           "goal_p95_rel_error", "cases"})
     if (!compared.find(key))
-      throw UsageError(path, ": has no \"", key,
-                       "\"\n  hint: --real takes what validate_real.py compare writes");
+      problems.add(compared, key, "is missing",
+                   "--real takes what validate_real.py compare writes");
+  double error = 0;
+  for (const char* key :
+       {"median_rel_error", "p95_rel_error", "goal_median_rel_error", "goal_p95_rel_error"})
+    r(key, error, {.min = 0});
+  int64_t points = 0;
+  r("points", points, {.min = 1});
+  if (const JsonNode* cases = r.take("cases"))
+    for (const JsonNode* one : as_list(*cases, "cases", problems))
+      JsonReader(one, "cases", problems);
+  problems.throw_if_any();
   const bool good = compared.real("median_rel_error") <= compared.real("goal_median_rel_error") &&
                     compared.real("p95_rel_error") <= compared.real("goal_p95_rel_error");
   return {std::move(compared), good};

@@ -23,9 +23,9 @@ struct ValidationSection {
 ValidationSection judge_closed_forms(const std::vector<ClosedFormTime>& cases);
 // `compared`: what simgrid_oracle --json writes.
 ValidationSection judge_simgrid(const JsonNode& compared);
-// `compared`: what scripts/validate_real.py compare writes, read from `path`. Throws UsageError
-// when it is something else.
-ValidationSection judge_real(JsonNode compared, const std::string& path);
+// `compared`: what scripts/validate_real.py compare writes. Throws UsageError when it is something
+// else.
+ValidationSection judge_real(JsonNode compared);
 // A case with its prediction; figures of one that has a reason to be absent are null.
 JsonNode to_json(const PublishedCase& published, const Prediction& prediction);
 // `predictions`: one per case.

@@ -41,11 +41,14 @@ TEST(Validation, RealRunsHaveTwoLimits) {
                                         {"p95_rel_error", 0.14},
                                         {"goal_median_rel_error", 0.05},
                                         {"goal_p95_rel_error", 0.15}});
-  EXPECT_THROW(judge_real(compared, "real.json"), UsageError);
-  compared.set("cases", JsonNode::array());
-  EXPECT_TRUE(judge_real(compared, "real.json").good);
-  EXPECT_FALSE(judge_real(JsonNode(compared).set("median_rel_error", 0.06), "").good);
-  EXPECT_FALSE(judge_real(JsonNode(compared).set("p95_rel_error", 0.16), "").good);
+  EXPECT_THROW(judge_real(compared), UsageError);
+  compared.set("cases", JsonNode::array().push(JsonNode::object()));
+  EXPECT_TRUE(judge_real(compared).good);
+  EXPECT_FALSE(judge_real(JsonNode(compared).set("median_rel_error", 0.06)).good);
+  EXPECT_FALSE(judge_real(JsonNode(compared).set("p95_rel_error", 0.16)).good);
+  for (const auto& [key, value] : std::initializer_list<std::pair<const char*, JsonNode>>{
+           {"points", 0}, {"median_rel_error", "small"}, {"goal_p95_rel_error", -1}, {"cases", 3}})
+    EXPECT_THROW(judge_real(JsonNode(compared).set(key, value)), UsageError) << key;
 }
 
 TEST(Validation, PublishedCasesWithoutAPredictionHaveNoError) {
