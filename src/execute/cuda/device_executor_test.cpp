@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "emulation/emulated_device.h"
 #include "execute/cuda/testing/device_case.h"
+#include "execute/gradient_check.h"
 #include "execute/virtual_walk.h"
 #include "kernels/cuda/backward_plan.h"
 #include "schedule/lower_collectives.h"
@@ -237,6 +238,37 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
     EXPECT_GT(part.share.pairs, 0);
     EXPECT_EQ(part.received_bytes, same.received_bytes) << name;
     EXPECT_TRUE(part.heads.empty());
+  }
+}
+
+// What a rank would send to others is added to their rows.
+TEST(DeviceWalkTest, GradientsThatRanksShareAreThoseOfTheDefinition) {
+  for (const char* name : {"dilated", "ring"}) {
+    const ShardedProblem s = device_problem({.algorithm = name, .ranks = 5});
+    const auto schedule_for = [&](int64_t batches) {
+      ShardedProblem part = s;
+      part.problem.batch = batches;
+      return lower_collectives(make_schedule(find_algorithm(name), part, Pass::kForwardBackward),
+                               parse_collective("native"));
+    };
+    MemoryLedger ledger;
+    const auto walk = make_device_walk(s.problem, schedule_for, make_emulated_kernel(true),
+                                       make_cpu_row_worker(), ledger);
+    const auto samples = choose_samples(s, 60);
+    const KeyChoice keys = choose_keys(s, samples);
+    walk->compare_keys(keys.keys);
+    GradientErrors errors;
+    LawTerms laws;
+    for (Rank rank = 0; rank < 5; ++rank) {
+      const ShardOutcome out = walk->run({rank, 0, s.problem.batch}, samples);
+      for (size_t i = 0; i < errors.size(); ++i) errors[i].add(out.gradients.value().errors[i]);
+      laws.add(out.gradients.value().laws, 0);
+    }
+    for (const CheckOutcome& one : judge_gradients(errors, s, 1e-2))
+      EXPECT_TRUE(one.pass) << name << ": rel_l2 " << one.rel_l2_error;
+    EXPECT_EQ(errors[1].chosen, std::ssize(keys.keys)) << name;
+    const Conservation found = conservation(laws, s, true);
+    EXPECT_LE(std::max(found.keys, found.scores), 1e-6) << name;
   }
 }
 
