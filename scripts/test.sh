@@ -20,9 +20,8 @@ declare -A tests=([release]="." [asan]="." [tsan]="^(comm|execute|measure)\.")
 # Under the address sanitizer, which looks at rows and indices: not what is of another language, simulates or measures
 # for long, limits memory or kills processes; nor what compares numbers of code that other tests run over more shapes
 # (central differences, formulas, strata, the same bits on any threads, presets, faults of a walk).
-# Plans of whole configs pass the ten seconds of fuzz_config there.
 # (A regular expression of ctest holds ten groups.)
-left_out_asan="report_|fuzz_config|netns|validate_|reference_results|layering|docs|python_env|kills"
+left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_env|kills"
 left_out_asan+="|command_line_(configs|simulate|calibrate|virtual|robust)"
 left_out_asan+="|kernels.AccuracyTest|kernels.Backward.*CentralDifferences|kernels.CpuBackwardTest.(LongSums|SeveralBlocks)"
 left_out_asan+="|measure.ResidentGrowth|pattern.DependencyDepth.(Irregular|OneBillion|IsTheDiameter)"
