@@ -88,22 +88,26 @@ class Installed(unittest.TestCase):
         self.assertTrue(list((self.folder / "result" / "plots").glob("*.svg")))
 
     def test_job_scripts_run_what_is_installed(self):
-        config = self.folder / "job.json"
+        user = self.folder / "user"
+        user.mkdir()
+        config = user / "job.json"
         config.write_text(json.dumps({
             "schema_version": 1, "name": "job", "model": {"heads": 1, "head_dim": 64, "dtype": "fp32"},
             "sweep": {"algorithm": ["ring"], "seq_len": [64], "ranks": [1]},
             "run": {"kernel": "reference"}, "measure": {"warmup": 0, "min_samples": 3, "max_samples": 3}}))
         kit = self.share / "scripts" / "slurm"
-        result = self.folder / "job"
+        before = self.files()
         env = {k: v for k, v in os.environ.items() if k not in ("LNBENCH", "LONGNET_HOME", "LONGNET_PYTHON", "SITE")} | {
-            "CONFIG": str(config), "RESULT": str(result), "RANKS": "1", "GPUS_PER_NODE": "0", "MPIRUN_BIND": "--bind-to none",
+            "CONFIG": "job.json", "RESULT": "job", "RANKS": "1", "GPUS_PER_NODE": "0", "MPIRUN_BIND": "--bind-to none",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-        done = subprocess.run([kit / "lnbench_mpirun.sh"], env=env, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([kit / "lnbench_mpirun.sh"], cwd=user, env=env, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, f"{done.stdout}\n{done.stderr}")
-        self.assertTrue((result / "report.html").exists(), done.stdout)
+        self.assertTrue((user / "job" / "report.html").exists(), done.stdout)
+        self.assertEqual([f for f in self.files() if f not in before and "__pycache__" not in f.parts], [])
         for script in ("lnbench_mpirun.sh", "lnbench.sbatch", "lnbench.pbs"):
             said = subprocess.run([kit / script, "-h"], env=env, capture_output=True, text=True)
             self.assertIn("twin" if script != "lnbench.sbatch" else "under Slurm", said.stdout)
+            self.assertNotRegex(said.stdout, "SBATCH -|PBS -")
 
     def test_a_python_without_the_packages_is_told_what_to_do(self):
         bare = self.folder / "bare_python"

@@ -1,7 +1,8 @@
 # cmake --install BUILD --prefix DIR: a tree that can be moved.
 #
 #   DIR/bin/lnbench                       finds the folder below from where it stands (src/run/shipped.cpp)
-#   DIR/share/longnet-bench/              pages, docs, configs, plots, scripts/report, and scripts/python_env.sh, which the report needs
+#   DIR/share/longnet-bench/              pages, docs, configs, plots, scripts/report with scripts/python_env.sh, which it needs,
+#                                         scripts/slurm with scripts/help.sh, which it sources, and scripts/mpi_env.sh
 install(TARGETS lnbench RUNTIME DESTINATION bin)
 set_target_properties(lnbench PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # an MPI that stands elsewhere
 if(TARGET simgrid_oracle)  # `lnbench validate` asks it

@@ -8,7 +8,7 @@
 #   PIP_NO_INDEX=1 PIP_FIND_LINKS=WHEELS scripts/install/install.sh PREFIX
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../help.sh"
-[ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+[ $# -gt 0 ] || { bash "$0" --help; exit 2; }
 prefix=$(realpath -m "$1")
 shift
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

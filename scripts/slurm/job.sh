@@ -1,17 +1,26 @@
 # shellcheck shell=bash
-# The common part of lnbench.sbatch, lnbench.pbs and lnbench_mpirun.sh, which source it in the project's folder:
-# settings, preflight, the run or its resumption, the report. Variables besides those of site.env:
+# The common part of lnbench.sbatch, lnbench.pbs and lnbench_mpirun.sh, which source it in the folder that they are
+# called from: settings, preflight, the run or its resumption, the report. Variables besides those of site.env:
 #   CONFIG    the JSON to run        (default: configs/slurm-64.json)
 #   LNBENCH   the program            (default: build/release/bin/lnbench; of an installed tree, its own)
 #   RESULT    folder of the result   (each twin has its default)
 #   SITE      the site's settings    (default: scripts/slurm/site.env)
+#   HOSTFILE  hosts of lnbench_mpirun.sh
+# A relative CONFIG, LNBENCH, SITE or HOSTFILE is looked up in the folder of the call, then in LONGNET_TREE, the checkout or
+# installed share/longnet-bench that the script stands in; a relative RESULT is in the folder of the call.
 # Beside the result stand RESULT.job.txt (what the preflight said at each start) and, with GPUs,
 # RESULT.nccl-topology.xml (what NCCL sees on rank 0's node).
-export CONFIG=${CONFIG:-configs/slurm-64.json} SITE=${SITE:-scripts/slurm/site.env}
+from=$PWD
+for name in CONFIG SITE LNBENCH HOSTFILE; do
+  [[ ${!name:-} != /* && -f ${!name:-} ]] && printf -v "$name" %s "$from/${!name}"
+done
+cd "$LONGNET_TREE" || exit
+export LONGNET_TREE CONFIG=${CONFIG:-$LONGNET_TREE/configs/slurm-64.json} SITE=${SITE:-$LONGNET_TREE/scripts/slurm/site.env}
 # shellcheck source=site.env
 source "$SITE" || exit
-built=build/release/bin/lnbench
-[ -e $built ] || built=$(realpath -m ../../bin/lnbench)  # share/longnet-bench of an installed tree
+built=$LONGNET_TREE/build/release/bin/lnbench
+installed=$(realpath -m ../../bin/lnbench)
+[ ! -e "$built" ] && [ -e "$installed" ] && built=$installed
 export LNBENCH=${LNBENCH:-$built}
 
 # launch COMMAND... runs it on all ranks, on_each_node COMMAND... once per node. The sbatch twin has its own.
@@ -52,6 +61,7 @@ preflight() {
 # the start of the script. `again`, which each twin defines, goes on after a run that was stopped early.
 job() {
   load_modules
+  [[ $RESULT = /* ]] || RESULT=$from/$RESULT
   mkdir -p "$(dirname "$RESULT")"
   preflight >>"$RESULT.job.txt" 2>&1 || { echo "error: preflight failed, see $RESULT.job.txt" >&2; exit 3; }
   [ "$GPUS_PER_NODE" -gt 0 ] && export NCCL_TOPO_DUMP_FILE=$RESULT.nccl-topology.xml

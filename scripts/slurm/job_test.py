@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -46,8 +47,8 @@ class JobCase(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.result = self.folder / "result"
         self.env = os.environ | {
-            "LNBENCH": os.path.abspath(os.environ["LNBENCH"]), "CONFIG": str(self.folder / "config.json"),
-            "RESULT": str(self.result), "SITE": str(self.folder / "site.env"),
+            "LNBENCH": os.path.abspath(os.environ["LNBENCH"]), "CONFIG": "config.json",
+            "RESULT": "result", "SITE": "site.env",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         (self.folder / "site.env").write_text(SITE)
 
@@ -128,13 +129,14 @@ class Pbs(JobCase):
 class Mpirun(JobCase):
     def test_limit_resume_report(self):
         self.write_config(2, 1)
-        said = self.submit("lnbench_mpirun.sh", MINUTES="0")
+        (self.folder / "hosts").write_text("localhost slots=2\n")
+        said = self.submit("lnbench_mpirun.sh", MINUTES="0", HOSTFILE="hosts")
         self.assertEqual(said.count("lnbench run ended with 4"), 1)
         self.check_result(2, 2)
 
     def test_a_rank_alone_has_none_to_speak_to(self):
         self.write_config(2, 1)
-        self.submit("lnbench_mpirun.sh", RANKS="1", code=0)
+        self.submit("lnbench_mpirun.sh", RANKS="1", code=0, RESULT=str(self.result))
         result = json.loads((self.result / "result.json").read_text())
         self.assertEqual(sorted(p["status"] for p in result["points"]), ["ok", "skipped_unsupported"])
         self.assertNotIn("ranks (mpi)", pathlib.Path(f"{self.result}.job.txt").read_text())
@@ -143,6 +145,13 @@ class Mpirun(JobCase):
         said = self.submit("lnbench_mpirun.sh", code=3, LNBENCH="/bin/false")
         self.assertIn(f"preflight failed, see {self.result}.job.txt", said)
         self.assertFalse(self.result.exists())
+
+    def test_without_a_program_it_says_where_one_is_built(self):
+        tree = self.folder / "tree"
+        shutil.copytree(ROOT / "scripts/slurm", tree / "scripts/slurm")
+        shutil.copy(ROOT / "scripts/help.sh", tree / "scripts")
+        self.submit(tree / "scripts/slurm/lnbench_mpirun.sh", code=3, LNBENCH="")
+        self.assertIn(f"{tree}/build/release/bin/lnbench", pathlib.Path(f"{self.result}.job.txt").read_text())
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@
 # MINUTES ends each run early (exit 4); it is then resumed until everything is done.
 set -u
 source "$(dirname "${BASH_SOURCE[0]}")/../help.sh"
-cd "$(dirname "$0")/../.." || exit
+LONGNET_TREE=$(realpath "$(dirname "$0")/../..") || exit
 [ -n "${MINUTES:-}" ] && limit_s=$((MINUTES * 60))
-export CONFIG=${CONFIG:-configs/h100-8.json}
-source scripts/slurm/job.sh || exit
+export CONFIG=${CONFIG:-$LONGNET_TREE/configs/h100-8.json}
+source "$LONGNET_TREE/scripts/slurm/job.sh" || exit
 RANKS=${RANKS:-$RANKS_PER_NODE}
 export RESULT=${RESULT:-results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$CONFIG" .json)}
 again() { exec scripts/slurm/lnbench_mpirun.sh; }
