@@ -33,7 +33,11 @@ def function_of(p: Point) -> tuple[object, ...]:
 def orthogonal(ctx: Context, source: str) -> Evidence:
     if source == "simulated":
         return Evidence(source, NOT_TESTED, "a simulation computes times, no losses")
-    able = [p for p in ctx.models if p.pattern == "dilated" and p.source == source and p.ok and loss(p) is not None]
+    models = [p for p in ctx.models if p.pattern == "dilated" and p.source == source]
+    for p in models:
+        if p.status == "check_failed":
+            return Evidence(source, NOT_SUPPORTED, f"{p.text('id')} failed its check: {p.text('reason')}")
+    able = [p for p in models if p.ok and loss(p) is not None]
     data, tensor, compared, worst = [], [], [], 0.0
     for group in group_by(able, function_of).values():
         alone = next((p for p in group if p.ranks == 1), None)
@@ -43,7 +47,7 @@ def orthogonal(ctx: Context, source: str) -> Evidence:
         within = BF16_LOSS_WITHIN if alone.text("params.dtype") == "bf16" else LOSS_WITHIN
         for p in group:
             off = abs((loss(p) or 0.0) - first) / max(1.0, abs(first))
-            if off > within or p.text("check.status") == "fail":
+            if off > within:
                 text = f"{p.text('id')}: its loss is {off:.2g} away from that of {alone.text('id')} on one rank."
                 return Evidence(source, NOT_SUPPORTED, text)
             worst = max(worst, off)

@@ -84,6 +84,8 @@ class Models(unittest.TestCase):
         for fewer in (records[:2], records[1:], [*records[:2], made(2, 1, 2, 0.5)]):  # of one rank a sequence: nothing beside it
             self.assertEqual(claim(fewer).status, "untested")
         self.assertEqual(claim([*records, made(2, 1, 1, 0.5 + 2e-6)]).status, "contradicted")
+        failed = made(2, 1, 1, 0.5) | {"status": "check_failed", "reason": "counted bytes differ"}
+        self.assertEqual(claim([*records, failed]).status, "contradicted")
 
     def test_parts_add_up_to_the_step(self) -> None:
         rows = rows_of(figure(models_sweep(), "model_parts"))

@@ -221,8 +221,8 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
       if (pass == 0) add(c.kind(), i);
       if (pass == 1 && c.held_out && !c.blind) add(c.kind() + ", held out", i);
       if (pass == 2 && !c.blind) add(c.error_group(), i);
-      if (pass == 3) add(c.source, i);
-      if (pass == 4) add(concat(c.family(), ", ", c.size()), i);
+      if (pass == 3) add(c.source + (c.blind ? ", blind" : ""), i);
+      if (pass == 4) add(concat(c.family(), ", ", c.size(), c.blind ? ", blind" : ""), i);
     }
   std::vector<PublishedErrors> out;
   for (const std::string& name : names) {
@@ -249,9 +249,9 @@ PublishedOrder order_of(const std::vector<PublishedCase>& cases,
   for (size_t a = 0; a < cases.size(); ++a)
     for (size_t b = a + 1; b < cases.size(); ++b) {
       const double apart = cases[a].published_s / cases[b].published_s;
-      if (cases[a].operation || cases[b].operation || std::max(apart, 1 / apart) <= kApart ||
-          !predictions[a].reason.empty() || !predictions[b].reason.empty() ||
-          problem_of(cases[a]) != problem_of(cases[b]) ||
+      if (cases[a].blind || cases[b].blind || cases[a].operation || cases[b].operation ||
+          std::max(apart, 1 / apart) <= kApart || !predictions[a].reason.empty() ||
+          !predictions[b].reason.empty() || problem_of(cases[a]) != problem_of(cases[b]) ||
           point_id(cases[a].params) == point_id(cases[b].params))
         continue;
       ++order.pairs;

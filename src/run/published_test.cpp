@@ -77,6 +77,12 @@ TEST(Published, BlindCasesHaveGroupsOfTheirOwn) {
   EXPECT_EQ(errors[2].cases, 1);
   EXPECT_EQ(errors[3].name, "rings");
   EXPECT_EQ(errors[3].cases, 1);
+
+  cases[0].params.algorithm = "ulysses";
+  cases[0].published_s = 2 * cases[1].published_s;
+  EXPECT_EQ(order_of(cases, {{.seconds = 2}, {.seconds = 1}}).pairs, 0);
+  cases[1].blind = false;
+  EXPECT_EQ(order_of(cases, {{.seconds = 2}, {.seconds = 1}}).pairs, 1);
 }
 
 TEST(Published, AFileWithAnUnknownKeyIsRefused) {

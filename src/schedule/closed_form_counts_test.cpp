@@ -1,10 +1,11 @@
 // The accounts of every algorithm, rank by rank, against closed forms (closed_form_counts.h), and
 // those against numbers worked out by hand. (Executor tests compare real counts with the accounts.)
+#include "schedule/closed_form_counts.h"
+
 #include <gtest/gtest.h>
 
 #include "core/testing/test_support.h"
 #include "schedule/accounting.h"
-#include "schedule/closed_form_counts.h"
 #include "schedule/registry.h"
 
 namespace longnet {

@@ -1,6 +1,6 @@
 // The algorithms that a choice of collective really runs, and the ops of a linear reduce_scatter.
-// (registry_test checks that lowered programs are right, closed_form_counts_test the bytes that they
-// send.)
+// (registry_test checks that lowered programs are right, closed_form_counts_test the bytes that
+// they send.)
 #include "schedule/lower_collectives.h"
 
 #include <gmock/gmock.h>

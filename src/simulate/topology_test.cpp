@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 
-
 #include "core/testing/test_support.h"
 #include "simulate/closed_form_times.h"
 
