@@ -169,8 +169,8 @@ class Configs(Case):
     def test_every_shipped_config_can_be_planned(self):
         for config in sorted((ROOT / "configs").glob("*.json")):
             # those for clusters have thousands of programs to look at: some of them will do
-            some = ["--filter", "ranks <= 512 && seq_len <= 1M || seq_len == 1B && ranks == 64"] if "cluster" in config.name else []
-            self.expect(0, "plan", str(config), "--ranks", "2", *some)
+            some = "scope == attention && (ranks <= 512 && seq_len <= 1M || seq_len == 1B && ranks == 64) || ranks <= 8 && seq_len <= 1M"
+            self.expect(0, "plan", str(config), "--ranks", "2", *(["--filter", some] if "cluster" in config.name else []))
 
 
 class Simulate(Case):
@@ -269,7 +269,7 @@ class Simulate(Case):
 
     def test_what_cannot_run_says_why(self):
         folder = self.path / "out"
-        self.simulate("--set", "sweep.ranks=8,8192", "-o", str(folder))
+        self.simulate("--set", "sweep.ranks=8,8192", "--set", "sweep.seq_len=16K", "-o", str(folder))
         reasons = {p["reason"] for p in self.result(folder)["points"] if p["status"] == "skipped_unsupported"}
         self.assertTrue(any("has 4096" in r for r in reasons), reasons)
         text = self.expect(2, "simulate", self.config, "--cluster", self.config).stderr
