@@ -22,8 +22,6 @@ constexpr double kMove = 2e-5;
 // Of a random direction: no parameter's values move by more than this share of their own scale.
 constexpr double kMostMoved = 0.05;
 constexpr uint32_t kSignKey = 0xC3C3C3C3;
-// What is stored in bf16 is off by 2^-9, far more than what central differences show. Its gradients
-// are held against those of the same program in fp32.
 constexpr double kTiny = 1e-12;  // a gradient whose square fp32 does not hold
 
 // A standard deviation as parameters have it; of vectors, which begin equal, some of the same size.
@@ -164,7 +162,9 @@ class ModelChecks final : public RunChecks {
     outcome_.random_error = std::abs(rises_by(random, random_rows) - expected) / std::sqrt(usual);
   }
 
-  // The gradients of weights, and rows, beside those of the same point in fp32.
+  // What is stored in bf16 is off by 2^-9, far more than what central differences show. Gradients of
+  // weights, and rows, are held against those of the same point in fp32, whose buffers are there
+  // beside its own (PointPlan::check_bytes).
   void compare_with_fp32() {
     PointPlan wide = plan_;
     wide.point.params.problem.dtype = DType::kFloat32;

@@ -294,18 +294,40 @@ TEST(ModelPoint, RefusalsSayWhatToDo) {
               HasSubstr("forward_backward"));
 }
 
-TEST(ModelPoint, RecomputingIsTheCheapestChangeOfMemory) {
-  Point point = model_point("dilated", 1);
-  point.params.problem.dtype = DType::kBFloat16;
-  Point full = point;
-  full.params.model.recompute = Recompute::kFull;
-  const auto needed = [](const Point& p) { return plan_point(p, {}, 1, 1).memory_bytes(); };
-  ASSERT_LT(needed(full), needed(point));
+PointPlan planned_within(const Point& point, int64_t memory_bytes) {
   MachineLimits limits;
-  limits.memory_bytes = needed(full);
-  const PointPlan plan = plan_point(point, limits, 1, 1);
+  limits.memory_bytes = memory_bytes;
+  return plan_point(point, limits, 1, 1);
+}
+
+int64_t planned_memory(const Point& point) { return plan_point(point, {}, 1, 1).memory_bytes(); }
+
+// bf16 would be cheaper, but its check needs the fp32 run beside it.
+TEST(ModelPoint, RecomputingIsTheCheapestChangeOfMemory) {
+  const Point point = model_point("dilated", 1);
+  Point full = point, bf16 = point;
+  full.params.model.recompute = Recompute::kFull;
+  bf16.params.problem.dtype = DType::kBFloat16;
+  const int64_t most = std::max(planned_memory(full), planned_memory(bf16));
+  ASSERT_LT(most, planned_memory(point));
+  const PointPlan plan = planned_within(point, most);
   EXPECT_EQ(plan.point.status, PointStatus::kSkippedMemory);
   EXPECT_TRUE(plan.point.reason.ends_with("; fits with recompute=full")) << plan.point.reason;
+}
+
+TEST(ModelPoint, CheckedGradientsInBf16NeedTheMemoryOfAnFp32RunToo) {
+  for (const Pass pass : {Pass::kForward, Pass::kStep}) {
+    const Point wide = model_point("dilated", 1, pass);
+    Point bf16 = wide;
+    bf16.params.problem.dtype = DType::kBFloat16;
+    const int64_t check = pass == Pass::kForward ? 0 : planned_memory(wide);
+    const int64_t needed = planned_memory(bf16) + check;
+    EXPECT_EQ(planned_within(bf16, needed).point.status, PointStatus::kOk);
+    const PointPlan plan = planned_within(bf16, needed - 1);
+    EXPECT_EQ(plan.point.status, PointStatus::kSkippedMemory);
+    EXPECT_EQ(plan.point.reason.find("against an fp32 run") != std::string::npos, check > 0)
+        << plan.point.reason;
+  }
 }
 
 TEST(ModelPoint, WorkIsThatOfProductsAndAttention) {

@@ -38,13 +38,25 @@ std::string why_cannot_run(const PointParams& p) {
 
 // Bytes of the rank with the most memory, or of a walk of one sequence at a time. Computed from the
 // slots alone, because cheapest_change calls it dozens of times, at any P.
-int64_t predicted_memory(const PointParams& p, int threads) {
+int64_t predicted_buffers(const PointParams& p, int threads) {
   int64_t bytes = backend_of(p.kernel).workspace_bytes(p, threads);
   if (!is_virtual(p)) return bytes + predicted_slots(make_schedule(p));
   for (const auto& [tag, held] :
        walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
     bytes += held;
   return bytes;
+}
+
+// Of a model's gradients in bf16: the fp32 run that they are held against.
+int64_t predicted_check(const PointParams& p, int threads) {
+  if (!has_layers(p.scope) || !has_backward(p.pass) || p.problem.dtype == DType::kFloat32) return 0;
+  PointParams wide = p;
+  wide.problem.dtype = DType::kFloat32;
+  return predicted_buffers(wide, threads);
+}
+
+int64_t predicted_memory(const PointParams& p, int threads) {
+  return predicted_buffers(p, threads) + predicted_check(p, threads);
 }
 
 // Chooses how many sequences are walked at once, and sets the memory that this takes.
@@ -274,8 +286,12 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     plan_walk(plan, limits);
   else if (limits.flops_per_rank > 0)
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
-  if (limits.memory_bytes > 0 && plan.memory_bytes() > per_rank) {
-    skip_for_memory(plan.point, plan.memory_bytes(), per_rank, "", [&](const PointParams& changed) {
+  plan.check_bytes = predicted_check(p, p.threads);
+  const int64_t needed = plan.memory_bytes() + plan.check_bytes;
+  if (limits.memory_bytes > 0 && needed > per_rank) {
+    const std::string_view why_more =
+        plan.check_bytes > 0 ? " (the check holds the gradients against an fp32 run)" : "";
+    skip_for_memory(plan.point, needed, per_rank, why_more, [&](const PointParams& changed) {
       return why_cannot_run(changed).empty() &&
              predicted_memory(changed, changed.threads) <= per_rank;
     });
