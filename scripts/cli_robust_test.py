@@ -66,7 +66,7 @@ class Robust(Case):
 
     @unittest.skipUnless(MPIRUN, "no MPI in this build")
     def test_a_rank_that_does_not_start_is_named(self):
-        stopped = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then kill -STOP $$; fi; exec "$@"'
+        stopped = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then kill -STOP $$; exit 1; fi; exec "$@"'
         ranks = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-np", "2", "bash", "-c", stopped, "bash", LNBENCH]
         env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=str(self.path))
         commands = (("run", self.config, "--set", "measure.point_timeout_s=1", "-o", str(self.path / "out")),
@@ -77,6 +77,7 @@ class Robust(Case):
             error = process.communicate(timeout=120)[1]
             self.assertEqual(process.returncode, 3, error)
             self.assertIn("rank 0 waited too long in 'the start'; rank 1 has not come so far", error)
+        self.assertEqual(list(self.path.glob("*.alive")), [])
 
     def start_long(self, folder):
         config = self.write("long.json", dict(SMALL, measure={"warmup": 0, "min_samples": 100000, "max_samples": 100000}))

@@ -1,6 +1,7 @@
 #include "run/watchdog.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <system_error>
 #include <utility>
 
 #include "comm/mpi/mpi_world.h"
@@ -16,10 +18,17 @@
 namespace longnet {
 namespace {
 constexpr double kStoppedSeconds = 3;  // between two looks, which are one apart
+
+int64_t unix_ms() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
+
+}  // namespace
 
 Watchdog::Watchdog(int rank, std::string verdict)
     : rank_(rank),
+      started_ms_(unix_ms()),
       verdict_(std::move(verdict)),
       thread_([this, begin_s = steady_seconds()](const std::stop_token& stop) {
         watch(stop, begin_s);  // the thread may start late
@@ -38,13 +47,13 @@ void Watchdog::leave() {
 }
 
 void Watchdog::expect_start(double within_s) {
-  if (const std::string job = launched_job(); !job.empty()) {
-    const std::string file = (std::filesystem::temp_directory_path() /
-                              concat("longnet-", ::getuid(), "-", job, ".alive"))
-                                 .string();
+  std::error_code no_folder;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(no_folder);
+  if (const std::string job = launched_job(); !job.empty() && !no_folder) {
+    const std::string file = (folder / concat("longnet-", ::getuid(), "-", job, ".alive")).string();
     join(file);
     const std::lock_guard lock(mutex_);
-    start_file_ = file;
+    if (fd_ >= 0) start_file_ = file;
     ranks_ = launched_on_one_machine() ? launched_world_size().value_or(0) : 0;
   }
   expect("the start", within_s);
@@ -66,12 +75,15 @@ void Watchdog::join(const std::string& file) {
   leave();
   // A machine that does not see the folder watches alone.
   fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  struct stat is {};
+  if (fd_ >= 0 && (::fstat(fd_, &is) != 0 || !S_ISREG(is.st_mode) || is.st_uid != ::getuid() ||
+                   is.st_nlink != 1)) {  // somebody else's, or one by another name
+    ::close(fd_);
+    fd_ = -1;
+  }
 }
 
-Watchdog::Beat Watchdog::beat() const {
-  const auto unix = std::chrono::system_clock::now().time_since_epoch();
-  return {std::chrono::duration_cast<std::chrono::milliseconds>(unix).count(), steps_};
-}
+Watchdog::Beat Watchdog::beat() const { return {unix_ms(), steps_}; }
 
 std::string Watchdog::missing() const {
   constexpr int64_t kSilentMs = 5000;
@@ -81,6 +93,8 @@ std::string Watchdog::missing() const {
     Beat other;
     const bool stands = ::pread(fd_, &other, sizeof other, off_t(sizeof other) * r) == sizeof other;
     if (!stands && r >= ranks_) break;
+    // A start file may be what a killed job left.
+    if (!start_file_.empty() && other.unix_ms < started_ms_) other = {};
     const bool heard = other.unix_ms > 0;
     if (r == rank_ || (!heard && r >= ranks_)) continue;
     if (const int64_t silent = mine.unix_ms - other.unix_ms; heard && silent > kSilentMs)

@@ -48,12 +48,13 @@ class Watchdog {
   void leave();                 // what join() has opened
 
   int rank_, fd_ = -1;
+  int64_t started_ms_;
   int ranks_ = 0;  // that must be in the file; 0: not known
   std::string verdict_;
   std::string start_file_;  // is removed when it is left
   std::atomic<double> begin_s_ = 0, within_s_ = kForever;
   std::atomic<int64_t> steps_ = 0;
-  mutable std::mutex mutex_;             // guards what_ and fd_
+  mutable std::mutex mutex_;             // guards what_, fd_, ranks_ and start_file_
   std::condition_variable_any stopped_;  // wakes up for a stop request
   std::string what_;
   std::jthread thread_;  // last: it uses all the others

@@ -7,8 +7,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
+#include "core/check.h"
 #include "core/testing/test_support.h"
 
 namespace longnet {
@@ -25,12 +27,13 @@ TEST(WatchdogDeathTest, EndsWhatWaitsTooLong) {
       testing::ExitedWithCode(3), "rank 7 waited too long in 'a point'; late, exit 3");
 }
 
-void wait_beside_silent_ranks() {
+void wait_beside_silent_ranks(bool linked = false) {
   const TemporaryFolder folder;
   // When it was heard of in milliseconds, and its steps: rank 3 is ahead.
   const int64_t beats[] = {0, 0, 1000, 1, int64_t{1} << 60, 0, int64_t{1} << 60, 9};
   std::ofstream(folder.path("ranks"), std::ios::binary)
       .write(reinterpret_cast<const char*>(beats), sizeof beats);
+  if (linked) std::filesystem::create_hard_link(folder.path("ranks"), folder.path("other"));
   Watchdog watchdog(0);
   watchdog.join(folder.path("ranks"));
   watchdog.expect("a point", 1e-3);
@@ -44,20 +47,42 @@ TEST(WatchdogDeathTest, NamesTheRankThatIsMissing) {
       "in 'a point'; rank 1 gave no sign of life for [0-9]+ s; rank 2 has not come so far, exit 3");
 }
 
+TEST(WatchdogDeathTest, AFileWithAnotherNameIsNotItsOwn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(wait_beside_silent_ranks(/*linked=*/true), testing::ExitedWithCode(3),
+              "in 'a point', exit 3");
+}
+
+// As rank 0 of two, whose launcher gives them this folder.
+void wait_for_the_start(const std::string& folder) {
+  ::setenv("TMPDIR", folder.c_str(), 1);
+  ::setenv("PMIX_NAMESPACE", "job-of-a-test", 1);
+  for (const char* ranks : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"})
+    ::setenv(ranks, "2", 1);
+  Watchdog watchdog(0);
+  watchdog.expect_start(1e-3);
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+}
+
+// The job had the same name and three ranks, which came far.
+void wait_beside_a_killed_job() {
+  const TemporaryFolder folder;
+  const int64_t beats[] = {1000, 9, 1000, 9, 1000, 9};
+  std::ofstream(folder.path(concat("longnet-", ::getuid(), "-job-of-a-test.alive")),
+                std::ios::binary)
+      .write(reinterpret_cast<const char*>(beats), sizeof beats);
+  wait_for_the_start(folder.path(""));
+}
+
 TEST(WatchdogDeathTest, NamesTheRankThatHasNotStarted) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(
-      {
-        const TemporaryFolder folder;
-        ::setenv("TMPDIR", folder.path("").c_str(), 1);
-        ::setenv("PMIX_NAMESPACE", "job-of-a-test", 1);
-        for (const char* ranks : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"})
-          ::setenv(ranks, "2", 1);
-        Watchdog watchdog(0);
-        watchdog.expect_start(1e-3);
-        std::this_thread::sleep_for(std::chrono::seconds(60));
-      },
-      testing::ExitedWithCode(3), "in 'the start'; rank 1 has not come so far, exit 3");
+  EXPECT_EXIT(wait_beside_a_killed_job(), testing::ExitedWithCode(3),
+              "in 'the start'; rank 1 has not come so far, exit 3");
+}
+
+TEST(WatchdogDeathTest, WithoutATemporaryFolderItWatchesTheStartAlone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(wait_for_the_start("/nowhere"), testing::ExitedWithCode(3), "in 'the start', exit 3");
 }
 
 TEST(Watchdog, AProcessThatWasStoppedAccusesNobody) {
