@@ -50,7 +50,7 @@ const Axis kAxes[] = {
      "Size of one head (d).",
      {.min = 8, .max = 256, .multiple_of = 8}, {}, {.section = "model", .label = "d="}},
     {"dtype", "fp32", member<&PointParams::problem, &AttentionProblem::dtype>(),
-     "Storage of Q, K and V; sums are fp32.",
+     "Storage of Q, K and V, and of a model's activations; sums are fp32.",
      {.words = enum_names<DType>()}, {}, {.section = "model", .label = ""}},
     {"causal", false, member<&PointParams::problem, &AttentionProblem::causal>(),
      "A query sees the keys at positions up to its own.",
@@ -78,7 +78,7 @@ const Axis kAxes[] = {
      {.max = kMostRanks}, {.collective = "hierarchical"}, {.label = "nodes of "}},
     {"replicas", 1, member<&PointParams::replicas>(),
      "Groups of ranks that share the batch (data parallelism), of models real, of attention alone "
-     "simulated; \"auto\": as many as divide both batch and ranks.",
+     "simulated; \"auto\": as many as divide both batch and ranks / head_groups.",
      {.min = 1, .max = kMostRanks, .words = {kMostReplicas}, .omit = true}, {},
      {.label = "replicas="}},
     {"head_groups", 1, member<&PointParams::head_groups>(),

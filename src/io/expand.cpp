@@ -73,6 +73,7 @@ struct Product {
   std::vector<Value> values_of(const Axis& axis, const PointParams& p) const {
     if (axis.key == "mode") return {to_value(o.mode)};
     if (axis.key == "transport") return {o.transport};
+    if (axis.key == "scope") return {axis.member.get(p)};
     std::vector<Value> values = c.values_of(axis, o.world_size, p.ranks);
     if (values.empty()) return values;  // a range without any
     std::erase_if(values, [&](const Value& v) { return !reads(axis, v, p, o.known); });
@@ -88,8 +89,10 @@ struct Product {
     problem.batch = batch.constant_tokens
                         ? std::max<int64_t>(1, batch.tokens_per_batch / problem.seq_len)
                         : batch.size;
-    if (p.replicas == 0)
-      p.replicas = int(std::gcd(problem.batch, int64_t{p.ranks}));  // kMostReplicas
+    if (p.replicas == 0)  // kMostReplicas
+      p.replicas = p.ranks % p.head_groups == 0
+                       ? int(std::gcd(problem.batch, int64_t{p.ranks / p.head_groups}))
+                       : 1;
     if (!divisors_fit(p)) return;
     set_pattern(p);
     if (o.resolve) o.resolve(p);
@@ -98,7 +101,7 @@ struct Product {
 
   // "divisors" are those of the ranks that share a sequence: of 8 ranks in two groups 1, 2 and 4.
   bool divisors_fit(const PointParams& p) const {
-    return p.replicas == 1 || std::ranges::all_of(c.sweep.axes, [&](const auto& asked) {
+    return p.group_ranks() == p.ranks || std::ranges::all_of(c.sweep.axes, [&](const auto& asked) {
              if (std::ranges::find(asked.second.values, Value(kDivisors)) ==
                  asked.second.values.end())
                return true;
@@ -236,8 +239,12 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
         tally.runnable += point.status == PointStatus::kOk;
         points.push_back(std::move(point));
       }};
-  PointParams params = config.defaults;
-  product.walk(params);
+  const Axis& scope = *find_axis("scope");
+  for (const Value& value : config.values_of(scope, options.world_size)) {
+    PointParams params = config.defaults;
+    scope.member.set(params, value);  // before all axes, of which some are read in one scope alone
+    product.walk(params);
+  }
   if (tally.runnable == 0) fail_empty(config, options, tally);
   return points;
 }

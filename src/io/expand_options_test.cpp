@@ -104,6 +104,20 @@ TEST(Expand, AutomaticReplicasAreAsManyAsDivideBatchAndRanks) {
   EXPECT_EQ(shards[1].params.pattern.phase_parts, 2);
 }
 
+TEST(Expand, AutomaticReplicasLeaveRanksForHeadGroups) {
+  for (const Point& p : expand(config(
+           R"("scope": "model", "algorithm": "ring", "seq_len": 64, "ranks": [1, 3, 4, 8, 9, 12],
+              "batch": {"size": 8}, "head_groups": [1, 2, 4], "replicas": "auto")"))) {
+    const bool divides = p.params.ranks % p.params.head_groups == 0;
+    EXPECT_EQ(p.status, divides ? PointStatus::kOk : PointStatus::kSkippedUnsupported) << p.reason;
+    EXPECT_THAT(p.reason, HasSubstr(divides ? "" : "the head groups must divide"));
+  }
+  EXPECT_THAT(groups_of(expand(config(
+                  R"("scope": "model", "algorithm": "ring", "seq_len": 64, "ranks": 8,
+                     "batch": {"size": 8}, "head_groups": [1, 2, 4], "replicas": "auto")"))),
+              ElementsAre("8:1:1", "4:1:2", "2:1:4"));
+}
+
 TEST(Expand, ReplicasLeaveIdsOfOtherPointsAlone) {
   const std::string sweep =
       R"("algorithm": "ring", "seq_len": [8, 16], "ranks": 4, "batch": {"size": 2})";
@@ -139,6 +153,11 @@ TEST(Expand, ReplicasThatDoNotDivideSayWhat) {
 TEST(Expand, DivisorsAreOfTheRanksThatShareASequence) {
   EXPECT_THAT(options_of(expand(config(R"("algorithm": "usp", "seq_len": 64, "ranks": 8,
                                           "batch": {"size": 2}, "replicas": 2,
+                                          "ulysses_degree": "divisors")"))),
+              ElementsAre("usp:8:contiguous:native:1:0:0", "usp:8:contiguous:native:2:0:0",
+                          "usp:8:contiguous:native:4:0:0"));
+  EXPECT_THAT(options_of(expand(config(R"("scope": "model", "algorithm": "usp", "seq_len": 64,
+                                          "ranks": 8, "head_groups": 2,
                                           "ulysses_degree": "divisors")"))),
               ElementsAre("usp:8:contiguous:native:1:0:0", "usp:8:contiguous:native:2:0:0",
                           "usp:8:contiguous:native:4:0:0"));
