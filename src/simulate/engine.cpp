@@ -166,6 +166,7 @@ class Engine {
       gather(id, index, begin);
     } else if (is_communication(op.kind)) {
       const uint32_t channel = channel_of(lane, op);
+      // The channel of the next op would come too late from memory, the one behind it in time.
       if (index + 2 < lane.ops.size())
         if (const CompactOp& soon = lane.ops[index + 2];
             is_communication(soon.kind) && soon.kind != OpKind::kCollective)

@@ -34,7 +34,7 @@ uint32_t Network::add_channel(Rank from, Rank to) {
   }
   const double most = topology_.pair_bytes_per_s(route);
   if (most > 0 && most < rate) rate = most;
-  channels_.push_back({.sender = uint32_t(from % simulated_),
+  channels_.push_back({.sender = uint32_t(from),
                        .receiver = uint32_t(to % simulated_),
                        .speed = speed_of({.alpha = topology_.alpha_s(route, alpha_),
                                           .seconds_per_byte = 1 / rate,
@@ -89,7 +89,7 @@ void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool
     const uint32_t id = take_slot(posted_, free_posted_);
     posted_[id] = {side, bytes, kNoSlot};
     append(posted_, id, c.first, c.last);
-    __builtin_prefetch(&links_[c.first_link]);
+    __builtin_prefetch(links_.data() + c.first_link);  // or past the end
     c.holds_sends = is_send;
     return;
   }

@@ -62,7 +62,7 @@ class Network {
   };
   // In one line of the cache: most channels carry few messages, with many others between them.
   struct alignas(64) Channel {
-    uint32_t sender, receiver;  // simulated twins of the two ranks
+    uint32_t sender, receiver;  // a simulated rank, and the twin of any
     uint32_t speed;             // in speeds_
     uint32_t first_link = 0;    // of links_, those that can slow it
     uint16_t num_links = 0;
@@ -77,6 +77,7 @@ class Network {
     double left = 0;             // of the message, bytes; while it flows, at flows_' `since`
     double free_at = 0;          // when the message before is over
   };
+  static_assert(sizeof(Channel) == 64);
   // A message that flows. The version counts the ends that have been foretold; only the last one is
   // true.
   struct Flowing {
