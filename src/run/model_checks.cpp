@@ -162,9 +162,9 @@ class ModelChecks final : public RunChecks {
     outcome_.random_error = std::abs(rises_by(random, random_rows) - expected) / std::sqrt(usual);
   }
 
-  // What is stored in bf16 is off by 2^-9, far more than what central differences show. Gradients of
-  // weights, and rows, are held against those of the same point in fp32, whose buffers are there
-  // beside its own (PointPlan::check_bytes).
+  // What is stored in bf16 is off by 2^-9, far more than what central differences show. Gradients
+  // of weights, and rows, are held against those of the same point in fp32, whose buffers are
+  // there beside its own (PointPlan::check_bytes).
   void compare_with_fp32() {
     PointPlan wide = plan_;
     wide.point.params.problem.dtype = DType::kFloat32;
