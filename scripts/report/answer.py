@@ -57,10 +57,10 @@ def problem_of(point: Point) -> str:
 
 
 def pairs_text(exact: Point, dilated: Point) -> str:
-    """ ", with 4.9 % of its pairs, which is another function"."""
+    """ ", with 4.9 % of its pairs: another function, so this compares cost and not quality"."""
     every, some = exact.value("work.flops"), dilated.value("work.flops")
     share = f"with {percent_label(some / every)} of its pairs" if every and some else "with fewer pairs"
-    return f"{share}, which is another function"
+    return f"{share}: another function, so this compares cost and not quality"
 
 
 def comparison(ctx: Context) -> list[Said]:

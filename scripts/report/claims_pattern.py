@@ -111,7 +111,7 @@ def complexity_table(ctx: Context, source: str) -> Evidence:
     nothing = f"no line with {EXPONENT_LENGTHS} lengths over a factor of {EXPONENT_SPAN:g} that follows a power law"
     seen = decide(source, verdicts, nothing, unjudged=unjudged)
     if "dense" in tested and source == "simulated":
-        seen = replace(seen, text=seen.text + ASSUMED_LAW)
+        seen = replace(seen, status=SEEN, text=seen.text + ASSUMED_LAW)
     missing = ", ".join(PAPER_NAMES[pattern] for pattern in COMPLEXITY if pattern not in tested)
     if not verdicts or not missing:
         return seen

@@ -22,10 +22,10 @@ COMPUTED = "computed"  # from patterns and programs: nothing was timed or counte
 MEANING = {
     SUPPORTED: "the points that test the sentence agree with it, within the stated thresholds",
     NOT_SUPPORTED: "some of the points that test the sentence speak against it",
-    SEEN: "there are points, but they are not, or not enough of, what the sentence is about",
+    SEEN: "something was run, but not under the conditions of the sentence, or too little of it",
     NOT_TESTED: "there are no such points, too few of them, or their times decide nothing",
 }
-ASSUMED_LAW = " N² follows from the simulator’s cost model, which charges every pair of query and key, and not from a measurement."
+ASSUMED_LAW = " Undecided, since N² follows from the simulator’s cost model, which charges every pair of query and key, and not from a measurement."
 
 @dataclass(frozen=True)
 class Evidence:

@@ -193,7 +193,9 @@ def claims_section(claims: list[Claim], figures: list[Figure]) -> str:
         "The paper’s claims",
         "<p>Each status is computed from the points of this report, one source at a time. The badge is that of the strongest "
         'source that tested the claim: measured before replayed, extrapolated and simulated; “computed”: nothing is timed. '
-        f'{"; ".join(f"“{status.capitalize()}”: {text}" for status, text in MEANING.items())}.</p><div class="scroll" tabindex="0" role="region" aria-label="claims">'
+        f'{"; ".join(f"“{status.capitalize()}”: {text}" for status, text in MEANING.items())}. '
+        "What the paper says of the quality of language models (section 4) is not tested.</p>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="claims">'
         f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         f"<ul>{''.join(f'<li><b>{escape(name)}</b>: {escape(text)}</li>' for name, text in RULES.items())}</ul>",
     )
