@@ -28,10 +28,18 @@ std::string header(const std::string& point, const std::string& plan, double sha
          "\n";
 }
 
+// Nothing to read where nothing stands yet.
+std::ifstream open_regular(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, unknown)))
+    DurableFile(path, O_RDONLY);  // refuses pipes, links, folders and devices
+  return std::ifstream(path, std::ios::binary);
+}
+
 }  // namespace
 
 double ShardJournal::share_of(const std::string& path, double otherwise) {
-  std::ifstream old(path, std::ios::binary);
+  std::ifstream old = open_regular(path);
   std::string line;
   if (!old || !std::getline(old, line) || old.eof()) return otherwise;
   const double share = parse_json(line, path).real("share");
@@ -43,7 +51,7 @@ double ShardJournal::share_of(const std::string& path, double otherwise) {
 ShardJournal::ShardJournal(const std::string& path, const std::string& point,
                            const std::string& plan, double share)
     : path_(path) {
-  std::ifstream old(path, std::ios::binary);
+  std::ifstream old = open_regular(path);
   const std::string first = header(point, plan, share);
   int64_t good_bytes = 0, number = 0;
   for (std::string line; old && std::getline(old, line);) {
@@ -87,7 +95,7 @@ void ShardJournal::append(ShardLine line, std::span<const std::byte> sums) {
 void ShardJournal::read_sums(std::span<std::byte> sums) const {
   if (sums.empty()) return;
   const std::string path = sums_path(lines_.size() - 1);
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = open_regular(path);
   std::string bytes(std::istreambuf_iterator<char>(file), {});
   if (bytes.size() != sums.size() || sha256_hex(bytes) != lines_.back().sums_sha256)
     throw UsageError("'", path, "' holds other sums than the last line of '", path_,

@@ -2,6 +2,7 @@
 #include "run/shard_journal.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -151,6 +152,24 @@ TEST(ShardJournal, AShareIsAsItWasWritten) {
         std::string("{\"journal\":2,\"share\":0.25}\n")}) {
     folder.write("journal", header);
     EXPECT_THROW(ShardJournal::share_of(path, 0.5), UsageError) << header;
+  }
+}
+
+// Else the first waits for a writer and the second has no end.
+TEST(ShardJournal, APipeOrALinkInItsPlaceIsAnErrorAtOnce) {
+  const TemporaryFolder folder;
+  const std::string real = folder.path("real");
+  ShardJournal(real, "abc", "plan").append(line(0), std::vector<std::byte>(24));
+  ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0644), 0);
+  std::filesystem::create_symlink("/dev/zero", folder.path("zero"));
+  std::filesystem::create_symlink(real, folder.path("link"));
+  for (const char* name : {"pipe", "zero", "link"}) {
+    const std::string path = folder.path(name);
+    EXPECT_THROW(ShardJournal::share_of(path, 0.5), UsageError) << name;
+    EXPECT_THROW(ShardJournal(path, "abc", "plan"), UsageError) << name;
+    std::filesystem::rename(path, real + ".sums0");
+    std::vector<std::byte> sums(24);
+    EXPECT_THROW(ShardJournal(real, "abc", "plan").read_sums(sums), UsageError) << name;
   }
 }
 
