@@ -267,18 +267,18 @@ std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options
 
 SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, bool timeline) {
   Point point = given;
-  check_memory(point, options);
-  SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
-  if (point.status != PointStatus::kOk) return out;
   const PointParams& p = point.params;
   ProgramSet programs;
   try {
-    programs = compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
-                       plan_of(p, options.cluster), options.max_program_bytes);
+    check_memory(point, options);
+    if (point.status == PointStatus::kOk)
+      programs = compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
+                         plan_of(p, options.cluster), options.max_program_bytes);
   } catch (const UsageError& e) {
-    set_status(out.record, PointStatus::kSkippedUnsupported, e.what());
-    return out;
+    set_status(point, PointStatus::kSkippedUnsupported, e.what());
   }
+  SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
+  if (point.status != PointStatus::kOk) return out;
   const Topology topology(options.cluster, p.program_ranks());
   const bool small =
       p.program_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;

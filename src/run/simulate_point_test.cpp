@@ -184,6 +184,16 @@ TEST(SimulatePoint, WhatTheClusterCannotDoIsSkipped) {
   EXPECT_THAT(full.reason, testing::HasSubstr("are allowed on"));
 }
 
+TEST(SimulatePoint, AProgramThatIsRefusedIsAPointThatIsSkipped) {
+  SimulatePoint how = on_h100();
+  how.cluster = apply(how.cluster, parse_what_if("nodes=2097152"));
+  Point point = cluster_point("ring", 1 << 24);
+  point.params.problem.seq_len = int64_t{1} << 30;
+  const PointRecord r = simulate_point(on_cluster({point}, how).at(0), how).record;
+  EXPECT_EQ(r.status, PointStatus::kSkippedUnsupported);
+  EXPECT_THAT(r.reason, testing::HasSubstr("use fewer ranks"));
+}
+
 TEST(SimulatePoint, WhatIfChangesTheNameAndTheTime) {
   SimulatePoint how = on_h100();
   const Point plain = on_cluster({cluster_point("all_gather", 16)}, how).at(0);
