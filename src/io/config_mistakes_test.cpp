@@ -167,6 +167,8 @@ TEST(ConfigMistakes, Patterns) {
        "dir/x.json:3: dilated.ratios:", "is missing", "[1, 2, 4]"},
       {with(R"("dilated": { "ratio_rule": "list", "ratios": [1, 2] })"),
        "dir/x.json:3: dilated.ratios:", "2 ratios for 3 segments", "same order"},
+      {with(R"("dilated": { "ratio_rule": "list", "ratios": [1, 2, 9223372036854775807] })"),
+       "dir/x.json:3: dilated.ratios:", "at most 1099511627776", ""},
       {with(R"("dilated": { "ratio_rule": "linear" })"),
        "dir/x.json:3: dilated.ratio_rule:", "'linear' is not known", "geometric"},
   });
