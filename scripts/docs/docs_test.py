@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -186,6 +187,17 @@ class Scripts(unittest.TestCase):
                     done = subprocess.run([script, option], capture_output=True, text=True, timeout=30, check=False)
                     self.assertEqual(done.returncode, code, script)
                     self.assertIn(said, done.stdout + done.stderr)
+
+    def test_a_checkout_that_moved_is_told_which_folder_to_remove(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            moved = Path(folder).resolve()
+            shutil.copytree(ROOT / "scripts", moved / "scripts")
+            (moved / "build/release").mkdir(parents=True)
+            (moved / "build/release/CMakeCache.txt").write_text("CMAKE_HOME_DIRECTORY:INTERNAL=/before\n", encoding="utf-8")
+            command = ["bash", "-c", "source scripts/common.sh; configure_preset release"]
+            done = subprocess.run(command, cwd=moved, capture_output=True, text=True, timeout=30, check=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(f"rm -r '{moved}/build/release'", done.stderr)
 
 
 class PlantedFaults(unittest.TestCase):

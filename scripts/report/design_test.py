@@ -21,7 +21,8 @@ from report.compare import compare_section, load_comparison
 from report.evidence import MEANING
 from report.model import ResultError
 from report.opponents_test import figure, rows_of
-from report.series import STYLES, colour_of
+from report.rows_cost import MAX_LANE_RANKS
+from report.series import DASHES, STYLES, colour_of
 from report.specs import PHASE_COLOURS, PLOTS, algorithm_scale, encodings, log_ticks
 from report.synthetic_fixture import (
     K,
@@ -34,6 +35,7 @@ from report.synthetic_fixture import (
     opponents_sweep,
     point,
     refused,
+    timeline,
 )
 from report.units import bytes_label, duration_label, listed, number_label, percent_label, spoken_duration
 
@@ -140,6 +142,42 @@ class Design(unittest.TestCase):
         names, shown = algorithm_scale(["ring", "ring zigzag", "usp"])
         self.assertEqual(len(set(shown)), len(names))
         self.assertEqual(shown[0], colours["ring"])
+
+    def test_fill_means_source(self) -> None:
+        filled = {layer["name"]: layer["mark"]["filled"] for layer in figure(full_sweep(), "latency").spec["layer"] if "filled" in layer["mark"]}
+        self.assertEqual((filled["measured"], filled["modelled"]), (True, False))
+
+    def test_dash_means_ranks(self) -> None:
+        ranks = ("1 rank", "2 ranks", "4 ranks", "64 ranks", "512 ranks")
+        found = set()
+        for drawn in build_figures(context(full_sweep())):
+            for channel, definition in encodings(drawn.spec):
+                if channel == "strokeDash" and definition.get("field") == "ranks_label":
+                    scale = definition["scale"]
+                    self.assertEqual(scale["range"], [list(DASHES[ranks.index(name)]) for name in scale["domain"]], drawn.name)
+                    found.update(scale["domain"])
+        self.assertEqual(found, set(ranks))
+
+    def test_one_palette_for_the_parts_of_a_step(self) -> None:
+        found = set()
+        for records in (full_sweep(), opponents_sweep()):
+            for drawn in build_figures(context(records)):
+                for channel, definition in encodings(drawn.spec):
+                    if channel == "color" and (name := definition.get("field")) in ("phase", "part"):
+                        scale = definition["scale"]
+                        self.assertEqual(scale["range"], [PHASE_COLOURS[part] for part in scale["domain"]], drawn.name)
+                        self.assertTrue(scale["domain"], drawn.name)
+                        found.add(name)
+        self.assertEqual(found, {"phase", "part"})
+
+    def test_a_timeline_is_no_higher_than_its_lanes(self) -> None:
+        record = point("dilated", M, 8)
+        record["timeline"] = timeline(8, 1.0)
+        drawn = figure([record], "timeline-1")
+        lanes = next(d["sort"] for c, d in encodings(drawn.spec) if c == "y")
+        self.assertEqual(len(lanes), 2 * MAX_LANE_RANKS)  # compute and communication of each rank that is shown
+        self.assertEqual({row["lane"] for row in rows_of(drawn) if row["end_s"] > row["begin_s"]}, set(lanes))
+        self.assertLessEqual(drawn.spec["height"], 20 * len(lanes))
 
     def test_cells_too_narrow_for_their_text_have_none(self) -> None:
         for drawn in build_figures(context(crossover_sweep()[:600])):
