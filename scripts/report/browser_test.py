@@ -279,6 +279,8 @@ class ReportInBrowser(unittest.TestCase):
         pages = len(re.findall(rb"/Type\s*/Page\b", printed))
         self.assertGreater(pages, 2)
         self.assertLessEqual(pages, PRINTED_PAGES)
+        boxes = re.findall(rb"/MediaBox\s*\[\s*0\s+0\s+([\d.]+)\s+([\d.]+)\s*\]", printed)
+        self.assertEqual({float(wide) > float(high) for wide, high in boxes}, {True, False})  # tables of points lie across
 
     def test_paper_says_what_it_leaves_out(self) -> None:
         tables = """[...document.querySelectorAll('table')].filter(t => t.checkVisibility()).map(t => {
