@@ -203,8 +203,7 @@ class ReportInBrowser(unittest.TestCase):
             for name in self.pages:
                 with self.subTest(report=name, width=width, dark=dark):
                     self.visit_all(name, width=width, dark=dark)
-                    if (width, dark) == LOOKS[0]:
-                        self.expect_drawn(name)
+                    self.expect_drawn(name)
                     for faults in (OVERLAPS, FAINT, OUTSIDE, CUT, CELLS):
                         self.assertEqual(self.js(faults), [])
                     self.assertLessEqual(self.js("document.documentElement.scrollWidth"), width)
