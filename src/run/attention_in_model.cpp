@@ -35,10 +35,10 @@ class SequenceOfRanks {
   int count_, own_;
 };
 
-class AttentionInModel {
+class ModelRows {
  public:
-  AttentionInModel(const ModelExecutor& executor, std::vector<QuerySample> samples,
-                   const SequenceOfRanks& ranks)
+  ModelRows(const ModelExecutor& executor, std::vector<QuerySample> samples,
+            const SequenceOfRanks& ranks)
       : executor_(executor), samples_(std::move(samples)), ranks_(ranks) {
     std::vector<float> row;
     for (const QuerySample& sample : samples_) {
@@ -113,18 +113,17 @@ class AttentionInModel {
 
 }  // namespace
 
-CheckOutcome check_attention_in_model(const ModelExecutor& executor, const CheckConfig& config,
-                                      Communicator& comm) {
+AttentionInModel check_attention_in_model(const ModelExecutor& executor, const CheckConfig& config,
+                                          Communicator& comm) {
   const ShardedProblem& s = executor.sharded();
   const RankGrid& grid = s.layout.grid();
   const SequenceOfRanks ranks(grid, comm);
   std::vector<Rank> first_sequence;
   for (Rank p = 0; p < grid.sequence; ++p) first_sequence.push_back(grid.placed(p, 0));
-  const std::vector<QuerySample> samples =
-      stratify(s, choose_samples(s, config.sampled_queries), config.max_queries, first_sequence)
-          .queries;
-  const std::vector<ReferenceRow> rows =
-      AttentionInModel(executor, samples, ranks).rows_by_definition();
+  SampleChoice choice =
+      stratify(s, choose_samples(s, config.sampled_queries), config.max_queries, first_sequence);
+  const std::vector<QuerySample>& samples = choice.queries;
+  const std::vector<ReferenceRow> rows = ModelRows(executor, samples, ranks).rows_by_definition();
   const auto known = [&](const auto&, const auto&, const std::vector<QuerySample>& some) {
     std::vector<ReferenceRow> out;
     for (const QuerySample& sample : some)
@@ -133,7 +132,7 @@ CheckOutcome check_attention_in_model(const ModelExecutor& executor, const Check
   };
   CheckOutcome outcome = check_samples(executor, samples, comm, /*tolerance=*/0, known);
   outcome.pass = outcome.pass && outcome.queries == std::ssize(samples) * ranks.count();
-  return outcome;
+  return {outcome, std::move(choice)};
 }
 
 }  // namespace longnet

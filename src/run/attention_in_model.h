@@ -9,7 +9,11 @@ namespace longnet {
 // in the one that ran last), of every stratum, against the definition in double on the rows of Q, K
 // and V there. A function that is wrong alike forward and backward has right gradients of a wrong
 // loss: it shows here. Collective.
-CheckOutcome check_attention_in_model(const ModelExecutor& executor, const CheckConfig& config,
-                                      Communicator& comm);
+struct AttentionInModel {
+  CheckOutcome outcome;  // of the rows of all sequences
+  SampleChoice choice;   // of each sequence and its heads
+};
+AttentionInModel check_attention_in_model(const ModelExecutor& executor, const CheckConfig& config,
+                                          Communicator& comm);
 
 }  // namespace longnet

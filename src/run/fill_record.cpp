@@ -188,8 +188,8 @@ void set_model_check(PointRecord& record, const ModelOutcome& o, bool passes_poi
   fail_unless(o.attention.pass, concat("rows of attention are off by ", o.attention.rel_l2_error,
                                        ", the worst by ", o.attention.max_rel_error));
   fail_unless(o.lowest_loss == o.highest_loss,
-              concat(what, " of the same ", of_layer ? "pass" : "step", " is ", o.lowest_loss,
-                     " and ", o.highest_loss));
+              concat(what, " of the runs differs: ", o.lowest_loss, " and ", o.highest_loss));
+  fail_unless(o.same_gradients, "gradients of the runs differ");
   fail_unless(!has_gradient || !in_bf16 || o.bf16_error <= tolerance,
               concat("gradients are off from those in fp32 by ", o.bf16_error, " (allowed ",
                      tolerance, ")"));

@@ -62,6 +62,7 @@ struct ModelOutcome {
   // Over all runs and ranks, nats a token, of a layer <y, dO>: they are equal.
   double lowest_loss = std::numeric_limits<double>::infinity(), highest_loss = -lowest_loss;
   int64_t nan_values = 0;
+  bool same_gradients = true;  // every run gave the same, bit for bit
   // Of a pass with gradients: their norm, the same as a step gives it, and the slope of the loss
   // along them by a central difference, over the one that they say.
   double gradient_norm = kNotMeasured, norm_of_step = kNotMeasured, slope = kNotMeasured;

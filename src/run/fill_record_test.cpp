@@ -242,7 +242,8 @@ TEST(FillRecord, EachCheckOfAModelFailsAlone) {
   };
   using M = ModelOutcome;
   expect_fails(step, "are NaN", [](M& o) { o.nan_values = 1; });
-  expect_fails(step, "loss of the same step", [](M& o) { o.highest_loss = 4.0000001; });
+  expect_fails(step, "loss of the runs differs", [](M& o) { o.highest_loss = 4.0000001; });
+  expect_fails(step, "gradients of the runs differ", [](M& o) { o.same_gradients = false; });
   expect_fails(step, "rows of attention", [](M& o) { o.attention.pass = false; });
   expect_fails(step, "along its gradient", [](M& o) { o.slope = 0.999; });
   expect_fails(step, "in a random direction", [](M& o) { o.random_error = 0.02; });

@@ -6,10 +6,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "comm/testing/late_communicator.h"
+#include "comm/testing/damaged_communicator.h"
 #include "comm/threads/thread_world.h"
 #include "execute/gradient_check.h"
 #include "io/sha256.h"
+#include "measure/resident_memory.h"
 #include "run/testing/points.h"
 #include "run/walk_point.h"
 
@@ -173,7 +174,7 @@ TEST(MeasurePoint, RowsOfAnEarlierRunDoNotPass) {
     const PointPlan plan = small_plan(algorithm, 2);
     PointRecord root;
     run_on_threads(2, [&](Communicator& comm) {
-      LateCommunicator late(comm, 1);
+      LateCommunicator late(comm, kBarriersOfTheFirstRun);
       PointRecord mine = measure_point(plan, options, late);
       if (comm.rank() == 0) root = std::move(mine);
     });
@@ -181,6 +182,43 @@ TEST(MeasurePoint, RowsOfAnEarlierRunDoNotPass) {
     EXPECT_EQ(root.check.status, "fail") << algorithm;
   }
 }
+
+// The second of four samples: the first, the last and what is recorded of the output are right.
+TEST(MeasurePoint, ASampleBetweenThatIsWrongFailsThePoint) {
+  RunnerOptions options = quick_options();
+  options.ablations = false;
+  options.measure = {.warmup = 1, .min_samples = 4, .max_samples = 4};
+  for (const bool damaged : {false, true})
+    run_on_threads(2, [&](Communicator& comm) {
+      DamagedCommunicator network(comm, damaged ? 2 : -1);  // a message a run
+      const PointRecord r = measure_point(small_plan("ring", 2), options, network);
+      EXPECT_EQ(r.check.runs, 5);
+      EXPECT_EQ(r.check.status, damaged ? "fail" : "pass");
+      EXPECT_EQ(r.reason.starts_with("the output is wrong"), damaged) << r.reason;
+    });
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // they hold memory of their own
+TEST(MeasurePoint, MemoryThatNoLedgerKnowsShowsAsADifference) {
+  if (!ResidentGrowth().bytes()) GTEST_SKIP() << "the system does not tell";
+  RunnerOptions options = quick_options();
+  options.measure = {.warmup = 0, .min_samples = 1, .max_samples = 1};
+  options.ablations = false;
+  Point point = small_point("dilated", 1, 1 << 17);  // 260 MiB of Q, K, V and O
+  point.params.pattern = {.branches = {{16, 1}}};
+  const PointPlan plan = plan_point(point, {}, 2, 1);
+  for (const int64_t uncounted : {0, 80 << 20}) {
+    std::vector<char> beside;
+    options.progress = [&] { beside.assign(size_t(uncounted), 1); };
+    const PointRecord r = measured(plan, options);
+    EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
+    ASSERT_TRUE(r.memory.resident_growth_bytes);
+    const double expected = double(uncounted) / double(*r.memory.measured_peak_bytes);
+    EXPECT_NEAR(r.memory.resident_difference, expected, 0.05);
+  }
+}
+#endif
 
 TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
   for (const char* algorithm : {"ring", "dilated"}) {
@@ -204,6 +242,9 @@ TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
     EXPECT_EQ(walked->per_rank.size(), 4u);
     EXPECT_EQ(walked->memory.closed_form_bytes, real.memory.closed_form_bytes);
     EXPECT_GT(walked->check.poison_s, 0);
+    EXPECT_GT(walked->check.strata, 4);
+    EXPECT_EQ(walked->check.strata, real.check.strata);
+    EXPECT_EQ(walked->check.strata_left_out, 0);
   }
 }
 

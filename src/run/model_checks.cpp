@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "core/random.h"
@@ -59,17 +61,35 @@ class ModelChecks final : public RunChecks {
     outcome_.lowest_loss = std::min(outcome_.lowest_loss, value);
     outcome_.highest_loss = std::max(outcome_.highest_loss, value);
     outcome_.nan_values = std::max(outcome_.nan_values, executor_.count_nan());
+    if (!has_backward(params_.pass)) return;
+    const size_t digest = digest_of_gradients();
+    outcome_.same_gradients &= digest == first_digest_.value_or(digest);
+    first_digest_ = first_digest_.value_or(digest);
   }
 
   void record_findings(PointRecord& record) override {
     outcome_.lowest_loss = -comm_.max_of(-outcome_.lowest_loss);
     outcome_.highest_loss = comm_.max_of(outcome_.highest_loss);
     outcome_.nan_values = int64_t(comm_.sum_of(double(outcome_.nan_values)));
-    outcome_.attention = check_attention_in_model(executor_, options_.check, comm_);
+    outcome_.same_gradients = comm_.max_of(outcome_.same_gradients ? 0 : 1) == 0;
+    const auto [attention, choice] = check_attention_in_model(executor_, options_.check, comm_);
+    outcome_.attention = attention;
     has_backward(params_.pass) ? check_gradient() : check_rows();
     executor_.poison(worker_);  // right values were there: are they gone?
     const bool passes_poison = comm_.sum_of(double(executor_.count_nan())) == 0;
     set_model_check(record, outcome_, passes_poison);
+    set_strata(record, choice, std::ssize(choice.queries), options_.check.max_queries);
+  }
+
+  // Of what this rank has of them after a run.
+  size_t digest_of_gradients() const {
+    const auto digest = [](std::span<const float> values) {
+      const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                                   values.size_bytes());
+      return std::hash<std::string_view>{}(bytes);
+    };
+    const size_t of_weights = digest(executor_.weight_gradients());
+    return of_layer_ ? of_weights ^ digest(rows_at(kGradRowsSlot)) : of_weights;
   }
 
   // What the gradients are those of: the loss; of a layer <y, dO>, of its output and the gradients
@@ -296,7 +316,8 @@ class ModelChecks final : public RunChecks {
   const RunnerOptions& options_;
   const PointParams& params_;
   bool of_layer_;
-  std::vector<float> row_gradients_;  // of a layer's input
+  std::vector<float> row_gradients_;    // of a layer's input
+  std::optional<size_t> first_digest_;  // of the gradients of the first run
   ModelOutcome outcome_;
 };
 

@@ -1,7 +1,7 @@
 // Points of scope model: measured, checked, planned.
 #include <gmock/gmock.h>
 
-#include "comm/testing/late_communicator.h"
+#include "comm/testing/damaged_communicator.h"
 #include "comm/threads/thread_world.h"
 #include "run/measure_point.h"
 #include "run/testing/points.h"
@@ -23,11 +23,12 @@ PointRecord measured_model(const Point& point, double tolerance = 0, bool late_m
   RunnerOptions options;
   options.measure = {.warmup = 1, .min_samples = 2, .max_samples = 2};
   options.check.tolerance = tolerance;
-  options.peak_flops_per_thread = 1e11;  // beyond any core: a window that was disturbed refutes none
+  options.peak_flops_per_thread =
+      1e11;  // beyond any core: a window that was disturbed refutes none
   const PointPlan plan = plan_point(point, {}, 1, point.params.ranks);
   PointRecord root;
   run_on_threads(point.params.ranks, [&](Communicator& comm) {
-    LateCommunicator late(comm, /*prompt=*/1);
+    LateCommunicator late(comm, kBarriersOfTheFirstRun);
     PointRecord mine = measure_point(plan, options, late_messages ? late : comm);
     if (comm.rank() == 0) root = std::move(mine);
   });
@@ -51,6 +52,8 @@ TEST(ModelPoint, ARecordIsComplete) {
   EXPECT_FALSE(r.content);
   EXPECT_GT(r.metrics.at("gradient_norm"), 0);
   EXPECT_GE(r.check.queries, 16);
+  EXPECT_EQ(r.check.strata, 2 * 4 + 2 * 4 + 2 * 2);  // (branch, head), (rank, head), (rank, branch)
+  EXPECT_EQ(r.check.strata_left_out, 0);
   EXPECT_GT(r.metrics.at("attention_rel_l2_error"), 0);
   EXPECT_LT(r.metrics.at("attention_rel_l2_error"), 1e-6);
   EXPECT_TRUE(r.ablations);
@@ -282,6 +285,32 @@ TEST(ModelPoint, ValuesOfAnEarlierRunDoNotPass) {
     const PointRecord r = measured_model(model_point("ring", 2, pass), 0, /*late_messages=*/true);
     EXPECT_EQ(r.status, PointStatus::kCheckFailed);
     EXPECT_THAT(r.reason, testing::HasSubstr("are NaN"));
+  }
+}
+
+// Rows of K and V that a backward pass receives, in one run of four: its loss, and all of the last
+// run, are right.
+TEST(ModelPoint, GradientsOfEveryRunAreTheSame) {
+  for (const Scope scope : {Scope::kModel, Scope::kLayer}) {
+    Point point = model_point("ring", 2, Pass::kForwardBackward);
+    point.params.scope = scope;
+    if (scope == Scope::kModel) point.params.collective = "ring";  // no message is a library's
+    const PointPlan plan = plan_point(point, {}, 1, 2);
+    const RankProgram program = make_schedule(point.params).program(0);
+    const auto is_receive = [](const Op& op) { return std::holds_alternative<Recv>(op.what); };
+    const int64_t messages = std::ranges::count_if(program.ops, is_receive);
+    const int64_t in_forward = scope == Scope::kModel ? 2 : 1;  // one a layer
+    RunnerOptions options;
+    options.measure = {.warmup = 1, .min_samples = 3, .max_samples = 3};
+    options.peak_flops_per_thread = 1e11;
+    options.ablations = false;
+    for (const bool damaged : {false, true})
+      run_on_threads(2, [&](Communicator& comm) {
+        DamagedCommunicator network(comm, damaged ? 2 * messages + in_forward : -1);
+        const PointRecord r = measure_point(plan, options, network);
+        EXPECT_EQ(r.check.runs, 4);
+        EXPECT_EQ(r.reason, damaged ? "gradients of the runs differ" : "");
+      });
   }
 }
 

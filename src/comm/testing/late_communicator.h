@@ -2,14 +2,18 @@
 //
 //   irecv(0, a) ... wait()  |  attend reads a: what was there before  |  all_max: a arrives
 //
-// wait() returns at once. What was posted moves at the next operation outside of timed regions. The
-// runs after the first `prompt` barriers are as they should be: their messages stay in the buffers.
+// wait() returns at once. What was posted moves at the next operation outside of timed regions.
+// Until there were more than `prompt` barriers, runs are as they should be: their messages stay in
+// the buffers.
 #pragma once
 #include <functional>
 
 #include "comm/communicator.h"
 
 namespace longnet {
+
+// Of measure_point: beside a run stands a window of the cores' peak, and ranks wait for each other.
+inline constexpr int kBarriersOfTheFirstRun = 2;
 
 class LateCommunicator : public Communicator {
  public:
