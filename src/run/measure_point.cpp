@@ -4,12 +4,12 @@
 #include <functional>
 #include <new>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "core/check.h"
 #include "measure/sampler.h"
 #include "run/fill_record.h"
+#include "run/peak_windows.h"
 #include "run/run_checks.h"
 #include "schedule/check_schedule.h"
 
@@ -88,51 +88,12 @@ bool bind_and_fill(PointSession& session, const PointPlan& plan, const Schedule&
   return true;
 }
 
-// Windows in which the hardware shows its peak, right before and right after each run: others may
-// slow both down, and do not change the share of the peak.
-class PeakWindows {
- public:
-  PeakWindows(PointSession& session, double run_s)
-      : session_(session), seconds_(std::clamp(0.05 * run_s, 1e-3, 50e-3)) {}
-
-  void take() { peaks_.push_back(session_.peak_now(seconds_)); }
-
-  // After the last run's second window.
-  void record(PointRecord& record, const SampleSet& samples) const {
-    std::vector<double> rates, peaks;
-    for (size_t i = 0; i < samples.samples_s.size(); ++i) {
-      const size_t before = 2 * (size_t(samples.warmup) + i);
-      rates.push_back(record.work.flops / samples.samples_s[i]);
-      peaks.push_back((peaks_[before] + peaks_[before + 1]) / 2);
-    }
-    set_share_of_peak(record, rates, peaks, session_.peak_flops());
-  }
-
- private:
-  PointSession& session_;
-  double seconds_;
-  std::vector<double> peaks_;
-};
-
-SampleSet take_samples(PointSession& session, const MeasureConfig& measure, RunChecks& checks,
-                       PeakWindows& windows) {
-  SampleHooks hooks = session.sample_hooks();
-  bool first = true;
-  hooks.prepare = [&, start = std::move(hooks.prepare)] {
-    session.progress();
-    if (!std::exchange(first, false)) windows.take();
-    checks.prepare_run();
-    windows.take();
-    start();
-  };
-  SampleSet samples = sample({.warmup = int(measure.warmup),
-                              .min_samples = int(measure.min_samples),
-                              .max_samples = int(measure.max_samples),
-                              .target_ci = measure.target_ci,
-                              .time_budget_s = measure.point_timeout_s},
-                             hooks);
-  windows.take();
-  return samples;
+// The share of the peak of each sample, of what the hardware showed right beside it.
+void record_share_of_peak(PointRecord& record, const PeakWindows& windows, const SampleSet& samples,
+                          double highest) {
+  std::vector<double> rates;
+  for (const double seconds : samples.samples_s) rates.push_back(record.work.flops / seconds);
+  set_share_of_peak(record, rates, windows.beside(samples), highest);
 }
 
 // Fails the point where a sample is shorter than what it is made of: a rank's own time and, of the
@@ -185,8 +146,18 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
     session->progress();
     const auto checks = make_run_checks(*session, plan, options, comm);
     session->reset_counters();
-    PeakWindows windows(*session, plan.estimated_s);
-    const SampleSet samples = take_samples(*session, options.measure, *checks, windows);
+    const double window_s = std::clamp(0.05 * plan.estimated_s, 1e-3, 50e-3);
+    PeakWindows windows([&] { return session->peak_now(window_s); });
+    const MeasureConfig& measure = options.measure;
+    const SampleSet samples = windows.sample({.warmup = int(measure.warmup),
+                                              .min_samples = int(measure.min_samples),
+                                              .max_samples = int(measure.max_samples),
+                                              .target_ci = measure.target_ci,
+                                              .time_budget_s = measure.point_timeout_s},
+                                             session->sample_hooks(), [&] {
+                                               session->progress();
+                                               checks->prepare_run();
+                                             });
     session->record_conditions(record);
     if (samples.samples_s.empty()) {
       set_status(
@@ -198,7 +169,7 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
       checks->record(record);
       record_last_run(record, *session, samples, comm);
       record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers
-      windows.record(record, samples);
+      record_share_of_peak(record, windows, samples, session->peak_flops());
     }
   }
   session->close();
