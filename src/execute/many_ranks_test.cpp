@@ -1,7 +1,9 @@
-// Every algorithm on 16, 32 and 64 ranks: an executor's own lists stay small, and the ledger counts
-// them: of all that operator new gives, little is left.
+// Every algorithm on 16, 32 and 64 ranks: bytes, messages and memory are those of closed forms. An
+// executor's own lists stay small, and the ledger counts them: of all that operator new gives,
+// little is left.
 #include "execute/testing/allocation_counter.h"
 #include "execute/testing/executor_case.h"
+#include "schedule/closed_form_counts.h"
 
 namespace longnet {
 namespace {
@@ -14,6 +16,21 @@ Case case_of(const AlgorithmInfo& algorithm, int ranks) {
           {.seq_len = 8 * ranks, .num_heads = ranks, .num_kv_heads = ranks, .head_dim = 8},
           {.branches = {{32, 1}, {8 * ranks, 4}}},
           ranks};
+}
+
+// What `runs` runs have moved, and what a rank's slots hold.
+void expect_counts(const Case& c, const Communicator& comm, const MemoryLedger& ledger, int runs) {
+  const auto form =
+      closed_form_counts(c.algorithm, sharded(c), parse_collective(c.collective), comm.rank());
+  ASSERT_TRUE(form);
+  const CommCounters& counted = comm.counters();
+  EXPECT_EQ(counted.bytes_sent, runs * form->bytes_sent);
+  EXPECT_EQ(counted.messages_sent, runs * form->messages_sent);
+  EXPECT_EQ(counted.bytes_received, runs * form->bytes_received);
+  EXPECT_EQ(counted.messages_received, runs * form->messages_received);
+  EXPECT_EQ(
+      ledger.peak_bytes() - ledger.peak_bytes(kProgramLists) - ledger.peak_bytes(kWorkspaceTag),
+      form->memory_bytes);
 }
 
 void run_bounded(const Case& c) {
@@ -32,6 +49,7 @@ void run_bounded(const Case& c) {
     executor.run();
     executor.run(RunMode::kCommunicationOnly);
     executor.run();
+    expect_counts(c, comm, ledgers[size_t(comm.rank())], /*runs=*/3);
     const CheckOutcome outcome = check_samples(executor, choose_samples(sharded(c), 64), comm);
     EXPECT_TRUE(outcome.pass) << outcome.rel_l2_error;
   });

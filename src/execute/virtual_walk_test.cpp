@@ -119,6 +119,58 @@ TEST(VirtualWalk, EveryRowOfEveryAlgorithm) {
   expect_right(causal, 6, 1);
 }
 
+class KernelThatStops final : public AttentionKernel {
+ public:
+  std::string_view name() const override { return kernel_->name(); }
+  std::string why_unsupported(const AttendOptions& options) const override {
+    return kernel_->why_unsupported(options);
+  }
+  int64_t workspace_bytes(const AttendOptions& options, int threads) const override {
+    return kernel_->workspace_bytes(options, threads);
+  }
+  void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int threads,
+              std::span<std::byte> workspace) const override {
+    if (!stopped) kernel_->attend(grids, options, threads, workspace);
+  }
+  void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
+             int threads) const override {
+    kernel_->merge(tasks, rule, options, threads);
+  }
+  void add(std::span<const SumTask> tasks, const AttendOptions& options,
+           int threads) const override {
+    kernel_->add(tasks, options, threads);
+  }
+  void pack(std::span<const PackTask> tasks, Conversion conversion, const AttendOptions& options,
+            int threads) const override {
+    kernel_->pack(tasks, conversion, options, threads);
+  }
+  void fill(std::span<const std::span<float>> ranges, float value, int threads) const override {
+    kernel_->fill(ranges, value, threads);
+  }
+  bool stopped = false;
+
+ private:
+  std::unique_ptr<AttentionKernel> kernel_ = make_kernel("cpu");
+};
+
+// What the first walk of a unit has left is right for the second one, too.
+TEST(VirtualWalk, RowsOfAnEarlierWalkDoNotPass) {
+  const Case c{.algorithm = "ring"};
+  const ShardedProblem s = sharded_of(c, 2, c.problem.batch);
+  const auto kernel = std::make_shared<KernelThatStops>();
+  MemoryLedger ledger;
+  const auto walk = make_virtual_walk(
+      c.problem, [&](int64_t batches) { return schedule_of(c, 2, batches); }, kernel, 1, ledger);
+  for (const bool stopped : {false, true}) {
+    kernel->stopped = stopped;
+    const ShardOutcome out = walk->run({0, 0, 3}, choose_samples(s, 100));
+    int64_t nan_values = 0;
+    for (const OutputSummary& head : out.heads) nan_values += head.nan_values;
+    EXPECT_EQ(nan_values > 0, stopped);
+    EXPECT_EQ(judge(out.errors, nan_values, s).pass, !stopped);
+  }
+}
+
 TEST(VirtualWalk, RefusesWhatCannotBeMadeAgain) {
   std::vector<std::string_view> refused;
   for (const AlgorithmInfo& info : algorithms())
