@@ -11,7 +11,7 @@ import fnmatch
 import re
 import unittest
 
-from mutants import NOT_RUN, PAGE, ROOT, RUNS, Mutant, known_rows, page_text, parse_test, read_table
+from mutants import NOT_RUN, PAGE, ROOT, RUNS, SURVIVED, Mutant, known_rows, page_text, parse_test, read_table
 
 FEWEST = 40
 TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
@@ -63,6 +63,11 @@ class Table(unittest.TestCase):
 class Page(unittest.TestCase):
     def test_hides_no_fault(self) -> None:
         self.assertEqual(set(known_rows(PAGE.read_text(encoding="utf-8"))), {m.id for m in MUTANTS}, "run python3 scripts/mutants.py --page")
+
+    def test_explains_every_survivor(self) -> None:
+        rows = known_rows(PAGE.read_text(encoding="utf-8"))
+        silent = [m.id for m in MUTANTS if rows.get(m.id, [""])[0].startswith(SURVIVED) and not m.why]
+        self.assertEqual(silent, [], "mend the tests, or say why in scripts/mutants.toml")
 
     def test_keeps_the_rows_of_earlier_runs(self) -> None:
         page = page_text(MUTANTS, None, "")
