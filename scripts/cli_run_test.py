@@ -337,6 +337,20 @@ class Mpi(SmallRun):
         for (algorithm, name), p in points.items():
             self.assert_right_pass(p, points[algorithm, "forward"], name)
 
+    def test_a_model_under_mpirun(self):
+        folder = str(self.path / "mpi")
+        model = ["scope=model", "pass=step", "ranks=2", "seq_len=256", "algorithm=dilated,ring"]
+        settings = [f"sweep.{s}" for s in model] + ["model.layers=2", "model.ffn_width=96", "model.vocabulary=61"]
+        self.expect(0, "run", self.config, "-o", folder, *(x for s in settings for x in ("--set", s)), ranks=2)
+        points = self.result(folder)["points"]
+        self.assertEqual([p["status"] for p in points], ["ok", "ok"])
+        for p in points:
+            heads, branches = p["params"]["heads"], len(p["params"]["branches"])
+            self.assertEqual(p["check"]["strata"], branches * heads + 2 * heads + 2 * branches)
+            self.assertEqual(p["check"]["strata_left_out"], 0)
+            self.assertLess(p["metrics"]["attention_rel_l2_error"], 1e-6)
+            self.assertEqual(p["comm"]["closed_form_bytes_per_rank"], p["comm"]["predicted_bytes_per_rank"])
+
     def test_errors_speak_once_and_keep_their_exit_code(self):
         done = lnbench("run", "nowhere.json", ranks=2)
         self.assertEqual(done.returncode, 2)
