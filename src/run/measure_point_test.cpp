@@ -215,7 +215,7 @@ TEST(MeasurePoint, MemoryThatNoLedgerKnowsShowsAsADifference) {
     EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
     ASSERT_TRUE(r.memory.resident_growth_bytes);
     const double expected = double(uncounted) / double(*r.memory.measured_peak_bytes);
-    EXPECT_NEAR(r.memory.resident_difference, expected, 0.05);
+    EXPECT_NEAR(r.memory.resident_difference, expected, 0.1);
   }
 }
 #endif
