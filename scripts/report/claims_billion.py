@@ -1,8 +1,7 @@
-"""The two claims about 2^30 tokens: they fit, and they were computed.
+"""The claim about 2^30 tokens on a distributed system.
 
-Example: one device walked the shards of 128 ranks, every query and key of 2^30 tokens; 1,024 sampled rows
-agree with the reference in double precision. The paper speaks of a distributed system that trains a model: both claims are
-seen and not judged.
+Example: one device computed the shards of 128 ranks in turn, every query and key of 2^30 tokens; 1,024 sampled rows
+agree with the reference in double precision. The paper speaks of a distributed system: seen and not judged.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from .claims_pattern import depth_text
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Evidence
 from .model import Point
 from .rows import Context, heads_text
-from .units import bytes_label, duration_label, integer_label, number, token_label
+from .units import bytes_label, duration_label, integer_label, number, spoken_duration, token_label
 
 BILLION = 1 << 30
 PAPER_HEADS = 12  # heads of the paper's base model
@@ -19,7 +18,7 @@ PAPER_HEADS = 12  # heads of the paper's base model
 
 def place(ctx: Context, point: Point) -> str:
     ranks = ctx.index.rank_label(point.ranks)
-    return f"one device in the place of {ranks} (no distributed system)" if point.in_turn else ranks
+    return f"one device in the place of {ranks}" if point.in_turn else ranks
 
 
 def memory_text(ctx: Context, point: Point) -> str:
@@ -37,15 +36,19 @@ def memory_text(ctx: Context, point: Point) -> str:
 
 
 def model_text(point: Point) -> str:
-    """ "attention's forward pass alone, one head of 64, bf16 inputs (the paper's base model has 12)"."""
+    """ "attention's forward pass alone, one head of 64 (the paper's base model has 12), bf16 inputs"."""
+    return f"attention's forward pass alone, {heads_beside_paper(point)}, {point.text('params.dtype')} inputs"
+
+
+def heads_beside_paper(point: Point) -> str:
     paper = "" if point.num("params.heads") == PAPER_HEADS else f" (the paper's base model has {PAPER_HEADS})"
-    return f"attention's forward pass alone, {heads_text(point)} of {point.text('params.head_dim')}{paper}, {point.text('params.dtype')} inputs"
+    return f"{heads_text(point)} of {point.text('params.head_dim')}{paper}"
 
 
 def wall_text(point: Point) -> str:
-    """ "1450 s, 1532 s with making inputs and checking rows"."""
+    """ ", 1532 s with making inputs and checking rows"."""
     wall = point.num("metrics.walk_wall_s")
-    return duration_label(point.median_s, 4) + (f", {duration_label(wall, 4)} with making inputs and checking rows" if wall else "")
+    return f", {duration_label(wall, 4)} with making inputs and checking rows" if wall else ""
 
 
 def on_several_ranks(point: Point) -> bool:
@@ -57,54 +60,58 @@ def joins_all(point: Point) -> bool:
     return (point.num("metrics.dependency_depth_layers") or 0) >= 0
 
 
-def shared_whole(points: list[Point]) -> list[Point]:
-    """Points that decide: on ranks of a distributed system, in a pattern that leaves no tokens apart."""
-    return [p for p in points if on_several_ranks(p) and joins_all(p)]
+def checked(point: Point) -> bool:
+    """Computed, every value written, sampled rows as the definition has them."""
+    return point.source == "measured" and point.text("check.status") == "pass" and point.num("content.nan_values") == 0
 
 
-def billion_fits(ctx: Context, source: str) -> Evidence:
+def why_no_system(point: Point) -> str:
+    """What the sentence of the paper has and the point lacks; empty where it lacks nothing."""
+    if point.source != "measured":
+        return f"{point.source} points compute no output"
+    if point.in_turn:
+        return "one device in the place of all ranks is no distributed system"
+    if point.group_ranks < 2:
+        return "one rank is no distributed system"
+    if not joins_all(point):
+        return "section 2.4 has no pattern that leaves tokens apart"
+    return "" if checked(point) else "its output was not checked"
+
+
+def billion_tokens(ctx: Context, source: str) -> Evidence:
     able = [p for p in ctx.points if p.pattern == "dilated" and p.source == source and p.seq_len]
     long = [p for p in able if (p.seq_len or 0) >= BILLION]
+    wrong = [p for p in long if p.text("check.status") == "fail" or p.status == "check_failed"]
+    if source == "measured" and wrong:
+        reason = wrong[0].text("reason") or "its check failed"
+        return Evidence(source, NOT_SUPPORTED, f"{token_label(wrong[0].seq_len)} tokens: {reason}.", judged=(tuple(wrong),))
     ran = [p for p in long if p.ok]
-    shared = shared_whole(ran) if source == "measured" else []
-    refused = [p for p in long if p.status in ("skipped_memory", "oom") and on_several_ranks(p)]
     if ran:
-        point = min(shared or ran, key=lambda p: p.ranks)
-        verb = "ran" if source == "measured" else f"are {source}"
-        text = f"{token_label(point.seq_len)} tokens {verb} on {place(ctx, point)}{memory_text(ctx, point)}; {model_text(point)}; {depth_text(point)}."
-        return Evidence(source, SUPPORTED if shared else SEEN, text)
+        return billion_ran(ctx, min(ran, key=lambda p: (bool(why_no_system(p)), not checked(p), p.median_s or 0.0)))
+    refused = [p for p in long if p.status in ("skipped_memory", "oom") and on_several_ranks(p)]
     if refused:  # a larger machine may hold them
         why = refused[0].text("reason") or "no reason given"
         most = ctx.index.rank_label(max(p.ranks for p in refused))
         return Evidence(source, NOT_TESTED, f"{token_label(refused[0].seq_len)} tokens do not fit here, on up to {most}: {why}")
     longest = max((p.seq_len or 0 for p in able if p.ok), default=0)
-    text = (
-        f"the longest dilated sequence that ran has {token_label(longest)} tokens"
-        if longest
-        else "no dilated point ran"
-    )
+    text = f"the longest dilated sequence that ran has {token_label(longest)} tokens" if longest else "no dilated point ran"
     return Evidence(source, NOT_TESTED, text)
 
 
-def billion_computed(ctx: Context, source: str) -> Evidence:
-    if source != "measured":
-        return Evidence(source, NOT_TESTED, f"{source} points compute no output")
-    long = [p for p in ctx.points if p.pattern == "dilated" and p.source == source and (p.seq_len or 0) >= BILLION]
-    wrong = [p for p in long if p.text("check.status") == "fail" or p.status == "check_failed"]
-    if wrong:
-        reason = wrong[0].text("reason") or "its check failed"
-        return Evidence(source, NOT_SUPPORTED, f"{token_label(wrong[0].seq_len)} tokens: {reason}.")
-    right = [p for p in long if p.ok and p.text("check.status") == "pass" and p.num("content.nan_values") == 0]
-    if not right:
-        return Evidence(source, NOT_TESTED, "no dilated point of so many tokens was computed and checked")
-    shared = shared_whole(right)
-    point = min(shared or right, key=lambda p: p.median_s or 0.0)
-    return Evidence(
-        source,
-        SUPPORTED if shared else SEEN,
-        f"{token_label(point.seq_len)} tokens ({point.seq_len:,}) computed on {place(ctx, point)} in {wall_text(point)}: {model_text(point)}; "
-        f"{integer_label(point.num('check.queries'))} sampled rows agree with the reference, together off by "
-        f"{point.num('check.rel_l2_error') or 0.0:.2g} (tolerance {point.num('check.tolerance') or 0.0:.2g} for all together), the worst row alone by "
-        f"{point.num('check.max_rel_error') or 0.0:.3g}; no value of {integer_label(point.num('content.rows'))} rows left unwritten; "
-        f"{depth_text(point)}.",
+def billion_ran(ctx: Context, point: Point) -> Evidence:
+    lacks = why_no_system(point)
+    verb = "were computed and checked" if checked(point) else "ran" if point.source == "measured" else f"are {point.source}"
+    text = (
+        f"{token_label(point.seq_len)} tokens {verb} on {place(ctx, point)} in {spoken_duration(point.median_s)}: attention's forward pass with "
+        f"{heads_beside_paper(point)}; {depth_text(point)}.{f' Undecided: {lacks}.' if lacks else ''}"
     )
+    details = [f"{point.seq_len:,} tokens, {model_text(point)}{memory_text(ctx, point)}"]
+    if checked(point):
+        details += [
+            f"{duration_label(point.median_s, 4)}{wall_text(point)}",
+            f"every query and key of every branch; no value of {integer_label(point.num('content.rows'))} rows left unwritten",
+            f"{integer_label(point.num('check.queries'))} sampled rows agree with the reference, together off by "
+            f"{point.num('check.rel_l2_error') or 0.0:.2g} (tolerance {point.num('check.tolerance') or 0.0:.2g} for all together), the worst row alone by "
+            f"{point.num('check.max_rel_error') or 0.0:.3g}",
+        ]
+    return Evidence(point.source, SEEN if lacks else SUPPORTED, text, tuple(details), judged=((point,),))

@@ -20,11 +20,12 @@ from .evidence import (
     Unjudged,
     Verdict,
     decide,
-    machine_text,
+    series_name,
     span_text,
+    whole_label,
 )
 from .model import BACKWARD, Point
-from .paper_lines import MIN_LENGTHS, MIN_SPAN, figure5_lines, long_fit, tokens_per_rank
+from .paper_lines import MIN_LENGTHS, MIN_SPAN, figure5_lines, long_fit, on_machine, shared_work_text, tokens_per_rank
 from .rows import Context
 from .units import bytes_label, plural, significant, token_label
 
@@ -66,10 +67,10 @@ def bytes_verdicts(
         fit = long_fit(able, bytes_per_sequence)
         if fit:
             most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
-            on = f" ({machine_text(ctx, able)})" if source == "measured" else ""
-            head = f"{ctx.index.label(able[0])} {what(able[0])}{on}: at most {most} per rank and sequence{by_program(able)}"
+            head = f"{series_name(ctx, able[0])} {what(able[0])}: at most {most} per rank and sequence{by_program(able)}"
             text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)})"
-            verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text)))
+            more = "; ".join(filter(None, (whole_label(ctx, able[0]), shared_work_text(able), on_machine(ctx, able))))
+            verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text, tuple(able), more)))
     return verdicts
 
 
@@ -89,10 +90,11 @@ def communication_constant(ctx: Context, source: str) -> Evidence:
 
 def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str) -> Evidence:
     missing = f"no {what} on two or more ranks with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
-    others = [Unjudged("rates grow more slowly than segments, so that gathers grow with N", v.text) for follows, v in found if not follows]
+    slower = "rates grow more slowly than segments, so that gathers grow with N"
+    others = [Unjudged(slower, v.whole, v.points) for follows, v in found if not follows]
     seen = decide(source, [v for follows, v in found if follows], missing, unjudged=others)
     uncounted = source == "measured" and seen.details and all(BY_PROGRAM in text for text in seen.details)
-    return Evidence(COMPUTED, seen.status, seen.text, seen.details) if uncounted else seen
+    return replace(seen, source=COMPUTED) if uncounted else seen
 
 
 def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
@@ -103,16 +105,19 @@ def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
     dilated = [p for p in back.points if p.source == source and p.pattern == "dilated" and p.group_ranks > 1]
     if wrong := [p for p in dilated if p.status == "check_failed"]:
         why = wrong[0].text("reason") or "its check failed"
-        return Evidence(source, NOT_SUPPORTED, f"{len(wrong)} of {plural(len(dilated), 'backward point')} wrong; first {wrong[0].text('id')}: {why}", seen.details)
+        text = f"{len(wrong)} of {plural(len(dilated), 'backward point')} wrong; first {wrong[0].text('id')}: {why}"
+        return replace(seen, source=source, status=NOT_SUPPORTED, text=text, judged=(tuple(wrong),))
     able = [p for p in dilated if p.ok and bytes_per_sequence(p)]
-    if seen.status == NOT_TESTED or not all("reduce_scatter" in p.text("comm.collectives_used") for p in able):
-        return Evidence(source, NOT_TESTED, seen.text if seen.status == NOT_TESTED else "programs without a reduce-scatter", seen.details)
+    if seen.status == NOT_TESTED:
+        return replace(seen, source=source)
+    if not all("reduce_scatter" in p.text("comm.collectives_used") for p in able):
+        return replace(seen, source=source, status=NOT_TESTED, text="programs without a reduce-scatter")
     text = f"{seen.text.removesuffix('.')}; gradients summed by reduce-scatter."
     if seen.status == SUPPORTED and source == "simulated":
-        return Evidence(source, SEEN, f"{text} No gradient was computed or checked.", seen.details)
+        return replace(seen, source=source, status=SEEN, text=f"{text} No gradient was computed or checked.")
     errors = [p.num(f"check.gradients.{name}_rel_l2_error") for p in able for name in ("dq", "dk", "dv")]
     known = [e for e in errors if e is not None]
     if seen.status == SUPPORTED and len(known) < len(errors):
-        return Evidence(source, NOT_TESTED, f"{text} Gradients were not checked on every point.", seen.details)
+        return replace(seen, source=source, status=NOT_TESTED, text=f"{text} Gradients were not checked on every point.")
     right = f" dQ, dK and dV of sampled rows off by at most {max(known):.2g}." if known else ""
-    return Evidence(seen.source, seen.status, text + right, seen.details)
+    return replace(seen, text=text + right)

@@ -18,13 +18,13 @@ class Communication(unittest.TestCase):
             record["comm"] |= {"counted_bytes_per_rank": rows, "predicted_bytes_per_rank": rows}
         found = claim(records, "Communication")
         self.assertEqual(found.status, NOT_TESTED)
-        self.assertIn("1 line not judged, rates grow more slowly than segments", found.evidence[0].text)
+        self.assertIn("1 line not judged: rates grow more slowly than segments", found.evidence[0].whole)
 
     def test_communication(self) -> None:
         records = paper_line()
         found = claim(records, "Communication")
         self.assertEqual(found.status, SUPPORTED)
-        self.assertIn("on 2 ranks (MPI processes, one host", found.deciding.text)
+        self.assertIn("; ranks are MPI processes, one host", found.deciding.whole)
         for record in records:  # grows with N, as a ring's would
             record["comm"]["counted_bytes_per_rank"] = record["comm"]["predicted_bytes_per_rank"] = (
                 record["params"]["seq_len"] * 100
@@ -47,8 +47,8 @@ class Communication(unittest.TestCase):
         weak = [point("dilated", p * 8 * K, p) for p in (2, 4, 8, 16)]  # (P-1)/P of a constant
         found = claim(weak, "Communication")
         self.assertEqual(found.status, SUPPORTED)
-        self.assertIn("largest rise 1.88×, of which (P−1)/P alone explains 1.88× (16K … 128K", found.deciding.text)
-        self.assertNotIn("alone explains", claim(paper_line(), "Communication").deciding.text)
+        self.assertIn("largest rise 1.88×, of which (P−1)/P alone explains 1.88× (16K to 128K", found.deciding.whole)
+        self.assertNotIn("alone explains", claim(paper_line(), "Communication").deciding.whole)
         for record in weak:  # a ring: (P-1) shards
             record["comm"]["counted_bytes_per_rank"] = record["comm"]["predicted_bytes_per_rank"] = (
                 record["params"]["ranks"] - 1
@@ -68,19 +68,19 @@ class Communication(unittest.TestCase):
         title = "Backward is a reduce-scatter"
         found = claim(line(), title)
         self.assertEqual((found.status, found.source), (SUPPORTED, "measured"))
-        self.assertIn("gradients summed by reduce-scatter. dQ, dK and dV of sampled rows off by at most 5e-07.", found.deciding.text)
+        self.assertIn("gradients summed by reduce-scatter. dQ, dK and dV of sampled rows off by at most 5e-07.", found.deciding.whole)
         self.assertEqual(claim(line(), "Communication").status, NOT_TESTED)  # forward passes alone
         for unchecked in ({}, {"dq_rel_l2_error": 5e-7, "dk_rel_l2_error": 4e-7}, None):
             records = line()
             records[3]["check"]["gradients"] = unchecked  # one point among five
             found = claim(records, title)
             self.assertEqual(found.status, NOT_TESTED)
-            self.assertIn("Gradients were not checked on every point.", found.evidence[0].text)
+            self.assertIn("Gradients were not checked on every point.", found.evidence[0].whole)
         for record in (simulated := [backward(point("dilated", n * K, 2, source="simulated")) for n in (8, 16, 32, 64, 128)]):
             del record["check"]["gradients"]
         found = claim(simulated, title)
         self.assertEqual((found.status, found.source), (SEEN, "simulated"))
-        self.assertNotIn("sampled rows", found.deciding.text)
+        self.assertNotIn("sampled rows", found.deciding.whole)
         simulated[-1]["comm"] |= dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), 64 * M)
         self.assertEqual(claim(simulated, title).status, NOT_SUPPORTED)
         self.assertEqual(claim(paper_line(), title).status, NOT_TESTED)
@@ -92,5 +92,5 @@ class Communication(unittest.TestCase):
         self.assertEqual(claim(gathers, title).status, NOT_TESTED)  # another algorithm than the sentence's
         wrong = line()
         wrong[2]["status"] = "check_failed"
-        self.assertIn("1 of 5 backward points wrong", claim(wrong, title).deciding.text)
+        self.assertIn("1 of 5 backward points wrong", claim(wrong, title).deciding.whole)
         self.assertEqual(claim(wrong, title).status, NOT_SUPPORTED)

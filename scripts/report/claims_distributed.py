@@ -15,6 +15,16 @@ from .units import integer_label, percent_label, plural, span_label, token_label
 
 MEMORY_SHARE = 0.5  # largest share of the memory per rank on fewer ranks
 QUADRATIC = "the work stays quadratic: each rank computes N²/P pairs"
+BEFORE_THE_PAPER = (
+    "When the paper appeared, in July 2023, there were Ring Self-Attention (arXiv 2105.13120, May 2021), which splits a sequence of exact attention over ranks to "
+    "“break input sequence length limitation” and stores a rank’s scores against all keys, N²/P of them, and Megatron’s sequence parallelism (2205.05198, May 2022), "
+    "which splits attention by heads alone. Section 3 calls sequence parallelism insufficient for LongNet. Neither is built here."
+)
+AFTER_THE_PAPER = (
+    "The exact algorithms built here follow later papers: Ulysses (2309.14509, September 2023), Ring Attention (2310.01889, October 2023), and of 2024 "
+    "query_ring (2403.09347), usp (2405.07719), double_ring (2406.18485), all_gather (2407.21783), query_gather (2408.04093)."
+)
+SINCE = "published after the paper"
 NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no attention")
 
 
@@ -48,18 +58,18 @@ def equals_reference(ctx: Context, source: str) -> Evidence:
             or f"relative L2 error {point.text('check.rel_l2_error')}, tolerance {point.text('check.tolerance')}"
         )
         checked = plural(len(failed) + len(passed), "checked point")
-        return Evidence(source, NOT_SUPPORTED, f"{len(failed)} of {checked} differ; first {point.text('id')}: {detail}.")
+        return Evidence(source, NOT_SUPPORTED, f"{len(failed)} of {checked} differ; first {point.text('id')}: {detail}.", judged=(tuple(failed),))
     alone = sum(1 for p in dilated if not distributed(p) and p.ok and p.text("check.status") == "pass")
     if not passed:
         others = f"; right on one rank, or without messages: {plural(alone, 'point')}" if alone else ""
         return Evidence(source, NOT_TESTED, f"no dilated point moved messages between ranks and was checked{others}")
-    over = f"{ranks_text(passed)} ({machine_text(ctx, passed)})"
     every, agree = ("all ", "agree") if len(passed) > 1 else ("", "agrees")
     each = span_label([p.num("check.queries") or 0 for p in passed])
-    text = f"{every}{plural(len(passed), 'checked point')} on {over}, with messages between them, {agree} in {each} sampled rows each"
-    left_out = sum(int(p.num("check.strata_left_out") or 0) for p in passed)
-    beyond = f" {integer_label(left_out)} strata (branch, head, rank) beyond the budget have no checked row." if left_out else ""
-    return Evidence(source, SUPPORTED, f"{text}{tolerances_text(passed)}.{beyond}")
+    text = f"{every}{plural(len(passed), 'checked point')} on {ranks_text(passed)} {agree} in {each} sampled rows each{tolerances_text(passed)}."
+    details = [f"ranks are {machine_text(ctx, passed)}, with messages between them"]
+    if left_out := sum(int(p.num("check.strata_left_out") or 0) for p in passed):
+        details.append(f"{integer_label(left_out)} strata (branch, head, rank) beyond the budget have no checked row")
+    return Evidence(source, SUPPORTED, text, tuple(details), judged=(tuple(passed),))
 
 
 PROBLEM = ("heads", "kv_heads", "head_dim", "dtype", "causal", "mode", "transport", "kernel")
@@ -101,7 +111,7 @@ def simulated_exact(exact: list[Point], ctx: Context) -> Evidence:
         return NO_NUMBERS
     point = max(able, key=lambda p: (p.seq_len or 0, -p.ranks))
     where = f"{point.algorithm} at {token_label(point.seq_len)} tokens on {ctx.index.rank_label(point.ranks)}"
-    return Evidence("simulated", SEEN, f"{where}{memory_text(ctx, point)}; {model_text(point)}; nothing was computed or checked")
+    return Evidence("simulated", SEEN, f"{where}: nothing was computed or checked.", (f"{model_text(point)}{memory_text(ctx, point)}",), judged=((point,),))
 
 
 def exact_distributed(ctx: Context, source: str) -> Evidence:
@@ -116,9 +126,10 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
         seen = any(refused_by_fewer(p, ctx) == "oom" for p in beyond)
         status, memory = (NOT_SUPPORTED, "fewer ranks had no memory") if seen else (SEEN, "fewer ranks are predicted to have no memory")
         listed = [f"{ctx.index.label(p)}: {token_label(p.seq_len)} tokens on {ctx.index.rank_label(p.ranks)}, refused for memory on fewer" for p in beyond]
-        where = f"{ranks_text(beyond)} ({machine_text(ctx, beyond)})"
-        text = f"{', '.join(sorted({p.algorithm for p in beyond}))} ran on {where} and agreed with the reference at lengths for which {memory}; {QUADRATIC}."
-        return Evidence(source, status, text, tuple(listed))
+        names = ", ".join(sorted({p.algorithm for p in beyond}))
+        text = f"{names}, {SINCE}, ran on {ranks_text(beyond)} and agreed with the reference at lengths for which {memory}; {QUADRATIC}."
+        listed.append(f"ranks are {machine_text(ctx, beyond)}")
+        return Evidence(source, status, text, tuple(listed), judged=(tuple(beyond),))
     shares = [(*found, p) for p in checked if (found := memory_shares(p, exact))]
     halved = [(share, total, p) for share, total, p in shares if share <= MEMORY_SHARE]
     if not halved:
@@ -128,14 +139,16 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
     listed = sorted(largest, key=lambda found: (found[0], ctx.index.label(found[2])))
     points = [p for _, _, p in listed]
     text = (
-        f"{plural(len({p.algorithm for p in points}), 'exact algorithm')} agreed with the reference on {ranks_text([p for _, _, p in halved])} "
-        f"({machine_text(ctx, points)}) and held at most {percent_label(MEMORY_SHARE)} of the memory per rank that the same tokens take on fewer "
-        f"ranks, {span_label([total for _, total, _ in listed])} times as much over all: {', '.join(dict.fromkeys(p.algorithm for p in points))}. "
-        f"These are lengths up to {token_label(max(p.seq_len or 0 for p in points))} tokens that fewer ranks hold as well; {QUADRATIC}."
+        f"{plural(len({p.algorithm for p in points}), 'exact algorithm')}, {SINCE}, agreed with the reference on {ranks_text([p for _, _, p in halved])} in at "
+        f"most {percent_label(MEMORY_SHARE)} of the memory per rank that the same tokens take on fewer ranks. Undecided: fewer ranks hold these lengths, up to "
+        f"{token_label(max(p.seq_len or 0 for p in points))} tokens, as well."
     )
-    details = tuple(
+    details = [
         f"{ctx.index.label(p)}: {token_label(p.seq_len)} tokens on {ctx.index.rank_label(p.ranks)}, {percent_label(share)} of the "
         "memory per rank on the fewest ranks"
         for share, _, p in listed
+    ]
+    details.append(
+        f"over all ranks the memory is {span_label([total for _, total, _ in listed])} times that of the fewest; {QUADRATIC}; ranks are {machine_text(ctx, points)}"
     )
-    return Evidence(source, SEEN, text, details)
+    return Evidence(source, SEEN, text, tuple(details), judged=(tuple(p for _, _, p in halved),))

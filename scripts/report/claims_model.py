@@ -36,7 +36,7 @@ def orthogonal(ctx: Context, source: str) -> Evidence:
     models = [p for p in ctx.models if p.pattern == "dilated" and p.source == source]
     for p in models:
         if p.status == "check_failed":
-            return Evidence(source, NOT_SUPPORTED, f"{p.text('id')} failed its check: {p.text('reason')}")
+            return Evidence(source, NOT_SUPPORTED, f"{p.text('id')} failed its check: {p.text('reason')}", judged=((p,),))
     able = [p for p in models if p.ok and loss(p) is not None]
     data, tensor, compared, worst = [], [], [], 0.0
     for group in group_by(able, function_of).values():
@@ -49,7 +49,7 @@ def orthogonal(ctx: Context, source: str) -> Evidence:
             off = abs((loss(p) or 0.0) - first) / max(1.0, abs(first))
             if off > within:
                 text = f"{p.text('id')}: its loss is {off:.2g} away from that of {alone.text('id')} on one rank."
-                return Evidence(source, NOT_SUPPORTED, text)
+                return Evidence(source, NOT_SUPPORTED, text, judged=((p,),))
             worst = max(worst, off)
         together = [p for p in group if p.group_ranks > 1]
         data += [p for p in together if p.replicas > 1]
@@ -57,10 +57,9 @@ def orthogonal(ctx: Context, source: str) -> Evidence:
         compared += group
     if not data or not tensor:
         lacks = " and ".join(name for name, found in (("replicas", data), ("head groups", tensor)) if not found)
-        return Evidence(source, NOT_TESTED, f"no step or layer around dilated attention ran on ranks that share a sequence with {lacks}, and on one")
+        return Evidence(source, NOT_TESTED, f"no layer or training step around dilated attention ran on ranks that share a sequence with {lacks}, beside one rank")
     text = (
-        f"{plural(len(compared), 'checked point')} on {ranks_text(compared)} ({machine_text(ctx, compared)}) have the losses of one rank within "
-        f"{worst:.1g}, {len(data)} of them with ranks that share a sequence in replicas (data parallelism), {len(tensor)} with ranks that split heads "
-        "and the feed-forward network beside those that share a sequence (model parallelism). Layers stay together: no pipeline was run."
+        f"{plural(len(compared), 'checked point')} on {ranks_text(compared)} have the losses of one rank within {worst:.1g}: {len(data)} with replicas (data "
+        f"parallelism), {len(tensor)} with split heads (model parallelism). No pipeline was run."
     )
-    return Evidence(source, SUPPORTED, text)
+    return Evidence(source, SUPPORTED, text, (f"ranks are {machine_text(ctx, compared)}; ranks that split heads split the feed-forward network too",), judged=(tuple(compared),))

@@ -33,8 +33,8 @@ class Noise(unittest.TestCase):
                 self.assertEqual(claim(flat, title, **environment).status, SUPPORTED if quiet else NOT_TESTED)
                 self.assertEqual(claim(steep, title, **environment).status, NOT_SUPPORTED if quiet else NOT_TESTED)
         noisy = claim(steep, title, **busy_machine(7.5))
-        self.assertIn("not decided: machine was busy (load average 7.5 on 8 usable", noisy.evidence[0].text)
-        self.assertIn("These times alone would say: ", noisy.evidence[0].text)
+        self.assertIn("not decided: machine was busy (load average 7.5 on 8 usable", noisy.evidence[0].whole)
+        self.assertIn("These times alone would say: ", noisy.evidence[0].whole)
         self.assertEqual(claim(line_of("ring", 1.0), "vanilla attention grows", **busy_machine(7)).status, NOT_TESTED)
         table = complexity_sweep()
         self.assertNotEqual(claim(table, "Complexity").status, NOT_TESTED)
@@ -44,12 +44,12 @@ class Noise(unittest.TestCase):
         records = paper_line() + line_of("ring", 1.0) + slim([point("local", 8 * K, 1), point("ring", 8 * K, 4)])
         self.assertEqual(claim(records, "Communication", **busy_machine(7)).status, SUPPORTED)
         self.assertEqual(claim(records, "equals the reference", **busy_machine(7)).status, SUPPORTED)
-        self.assertEqual(claim(records, "No distributed", **busy_machine(7)).status, SEEN)
+        self.assertEqual(claim(records, "no distributed", **busy_machine(7)).status, SEEN)
         simulated = line_of("dilated", 0.5, source="simulated")
         self.assertEqual(claim(simulated, "attention is nearly", **busy_machine(7)).status, NOT_SUPPORTED)
         # Too few points stay what they are, whatever the noise.
         few = claim(line_of("dilated", 0.0)[:2], "attention is nearly", **busy_machine(7))
-        self.assertNotIn("busy", few.evidence[0].text)
+        self.assertNotIn("busy", few.evidence[0].whole)
 
     def test_a_quiet_run_decides_beside_a_busy_one(self) -> None:
         ctx = context(line_of("dilated", 1.0) + line_of("dilated", 0.0))
@@ -86,9 +86,9 @@ class Noise(unittest.TestCase):
         why = "samples are 5 times apart"
         found = claim(records, title, {records[2]["id"]: why})
         self.assertEqual(found.status, SUPPORTED, found)
-        self.assertIn("Without 1 point that something disturbed (dilated at 32K on 2 ranks).", found.deciding.text)
+        self.assertIn("Without 1 point that something disturbed (dilated at 32K on 2 ranks).", found.deciding.whole)
         everything = {r["id"]: why for r in records}
-        self.assertIn("not decided: machine was busy (5 points disturbed)", claim(records, title, everything).evidence[0].text)
+        self.assertIn("not decided: machine was busy (5 points disturbed)", claim(records, title, everything).evidence[0].whole)
         ctx = context(records)
         ctx.runs[0].record["summary"] = {"disturbed": {records[2]["id"]: why}}
         self.assertTrue(any(f"{records[2]['id']}: {why}" in n for n in disturbances(ctx.runs[0])))
@@ -102,9 +102,18 @@ class Noise(unittest.TestCase):
         texts = {title: claim(records, title, why).deciding.text for title in ("dilated attention is nearly", "vanilla attention grows")}
         self.assertIn("Without 1 point that something disturbed (dilated at 32K on 2 ranks).", texts["dilated attention is nearly"])
         self.assertIn("Without 2 points that something disturbed (ring at 8K on 2 ranks, ring at 16K on 2 ranks).", texts["vanilla attention grows"])
-        self.assertIn("(dilated at 32K on 8 ranks)", claim(local, "dilated attention is nearly", why).deciding.text)
+        self.assertIn("(dilated at 32K on 8 ranks)", claim(local, "dilated attention is nearly", why).deciding.whole)
+        self.assertNotIn("without the line", texts["vanilla attention grows"])  # three of its five points are left
         alone = claim(records, "dilated attention is nearly", {ring[0]["id"]: "samples are 5 times apart"})
-        self.assertNotIn("disturbed", alone.deciding.text)
+        self.assertNotIn("disturbed", alone.deciding.whole)
+
+    def test_a_line_that_vanishes_with_its_disturbed_points_is_named(self) -> None:
+        ring = line_of("ring", 1.0)
+        other = [r | {"id": f"u{i}", "params": r["params"] | {"algorithm": "ulysses"}} for i, r in enumerate(line_of("ring", 1.0))]
+        why = {r["id"]: "samples are 5 times apart" for r in other[:3]}
+        found = claim(ring + other, "vanilla attention grows", why).deciding
+        self.assertEqual(found.status, SUPPORTED)
+        self.assertIn("ulysses at 32K on 2 ranks), and so without the line of ulysses on 2 ranks.", found.text)
 
     def test_times_of_an_interrupted_run_decide_nothing(self) -> None:
         """Without result.json no point is known to be disturbed: neither the five times too slow one, nor the others."""

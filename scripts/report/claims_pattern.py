@@ -10,12 +10,24 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
-from .evidence import ASSUMED_LAW, SEEN, SUPPORTED, Evidence, Unjudged, Verdict, decide, power, span_text
+from .evidence import (
+    ASSUMED_LAW,
+    SEEN,
+    SUPPORTED,
+    Evidence,
+    Unjudged,
+    Verdict,
+    decide,
+    power,
+    series_name,
+    span_text,
+    whole_label,
+)
 from .fits import PowerLaw, fit_power_law
 from .model import Point
-from .paper_lines import COMPLEXITY, TimedLine, ranks_of, shared_work_text, timed_lines, widths_and_rates
+from .paper_lines import COMPLEXITY, TimedLine, on_machine, ranks_of, shared_work_text, timed_lines, widths_and_rates
 from .rows import Context
-from .units import number, plural, significant, span_label, token_label
+from .units import number, plural, significant, token_label
 
 PAPER_NAMES = {"dense": "vanilla", "sparse": "sparse", "dilated": "dilated"}
 EXPONENT_WITHIN = 0.15  # distance from the expected exponent
@@ -23,14 +35,14 @@ EXPONENT_LENGTHS = 4
 EXPONENT_SPAN = 8.0
 EXPONENT_R_SQUARED = 0.98  # below, time follows no power law and the exponent says nothing
 RULE_WITHIN = 2.0  # factor to a pattern's rule: segments and rates are rounded to powers of two
-SKIPS = "a dilation rate exceeds the next shorter segment as N cuts it, so that its branch skips some, which the paper's estimate leaves out"
+SKIPS = "a dilation rate exceeds the next shorter segment, so that its branch skips some, which the paper's estimate leaves out"
 RATES_DIFFER = {
-    "dilated": "its rates do not grow as its segments, which N cuts, by which the paper derives O(Nd)",
-    "sparse": "its segments and keys per query do not grow as √N",
+    "dilated": "rates do not grow as segments (which end with N), as in the paper's derivation of O(Nd)",
+    "sparse": "segments and keys per query do not grow as √N",
 }
 DEPTH_EXTRA = 2  # layers: a local hop before and after the long way that the paper counts
 DEPTH_SPREAD = 4.0  # layers between the estimates of a line, at least: twice what is allowed beside them
-NEAR = f"estimates with one first segment and one α are less than {DEPTH_SPREAD:g} layers apart, which does not tell log N from a constant"
+NEAR = f"their estimates are less than {DEPTH_SPREAD:g} layers apart, which does not tell log N from a constant"
 
 
 def over_root(point: Point) -> tuple[float | None, float | None]:
@@ -75,7 +87,8 @@ def complexity_fit(points: list[Point]) -> PowerLaw | None:
 def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) -> Verdict | None:
     first, points, whole = line.whole[0], line.kept, tuple(line.whole)
     pattern = first.pattern
-    where = f"{PAPER_NAMES[pattern]}, {ctx.index.label(first)} on {ranks_of(ctx, line.whole)}"
+    name = series_name(ctx, first)
+    where = f"{name if name.startswith(pattern) else f'{PAPER_NAMES[pattern]}, {name}'} on {ranks_of(ctx, line.whole)}"
     fit = line.fit(complexity_fit, where, unjudged)
     if fit is None:
         return None
@@ -90,11 +103,10 @@ def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) 
     away = abs(away) if pattern == "dense" else away  # O(): what grows more slowly keeps the bound
     flops = fit_power_law((p.seq_len, (p.value("work.flops") or 0) / p.batch) for p in points)
     counted = f", FLOPs ~ {power(flops.exponent)}" if flops and flops.count == fit.count else ""
-    work = f"; {shared_work_text(points)}" if pattern == "dilated" else ""
-    text = (
-        f"{where}: time ~ {power(fit.exponent)} (expected {power(expected)}; R² {fit.r_squared:.4f}{counted}; {span_text(fit)}{line.note}){work}"
-    )
-    return Verdict(round(away, 9) <= EXPONENT_WITHIN, away, text, whole)
+    work = shared_work_text(points) if pattern == "dilated" else ""
+    text = f"{where}: time ~ {power(fit.exponent)} (expected {power(expected)}{counted}; {span_text(fit)}{line.note})"
+    more = "; ".join(filter(None, (whole_label(ctx, first), f"R² {fit.r_squared:.4f}", work, on_machine(ctx, line.whole))))
+    return Verdict(round(away, 9) <= EXPONENT_WITHIN, away, text, whole, more)
 
 
 def complexity_table(ctx: Context, source: str) -> Evidence:
@@ -155,6 +167,7 @@ def whole_layers(bound: float) -> int:
 class Depth:
     """Layers of one pattern beside the paper's estimate; layers < 0: some token never hears from some other."""
 
+    point: Point
     layers: float
     estimate: float
     text: str
@@ -162,20 +175,20 @@ class Depth:
     @property
     def verdict(self) -> Verdict:
         good = 0 <= self.layers <= whole_layers(self.estimate) + DEPTH_EXTRA
-        return Verdict(good, math.inf if self.layers < 0 else self.layers - self.estimate, self.text)
+        return Verdict(good, math.inf if self.layers < 0 else self.layers - self.estimate, self.text, (self.point,))
 
 
 def judged_text(judged: list[Depth]) -> str:
-    """ " 3 layers beside estimates of 2 to 9: up to 2 more are allowed; growth was not seen." """
-    layers, estimates = ([getattr(d, name) for d in judged] for name in ("layers", "estimate"))
-    grown = "" if len(set(layers)) > 1 else "; growth was not seen"
-    return f" {span_label(layers)} layers beside estimates of {span_label(estimates)}, up to {DEPTH_EXTRA} more are allowed{grown}." if judged else ""
-
-
-def near_text(near: list[Depth]) -> str:
-    layers, estimates = ([getattr(d, name) for d in near] for name in ("layers", "estimate"))
-    each = f"{span_label(layers)} layers beside estimates of {span_label(estimates)}" if near else ""
-    return f" {plural(len(near), 'pattern')} not judged, {NEAR}: {each}." if near else ""
+    """ " At 8K and 1M tokens 3 and 3 layers were computed, 2 and 9 estimated. The estimate is up to 1 too low and up to 6 too high."."""
+    if not judged:
+        return ""
+    ends = [pick(judged, key=lambda d: d.point.seq_len or 0) for pick in (min, max)]
+    tokens, layers, estimates = zip(*((token_label(d.point.seq_len), significant(d.layers), significant(d.estimate)) for d in ends))
+    over, under = (max(sign * (d.layers - d.estimate) for d in judged) for sign in (1, -1))
+    off = [f"{significant(by)} too {word}" for by, word in ((over, "low"), (under, "high")) if by > 0]
+    wrong = f" The estimate is up to {' and up to '.join(off)}." if off else ""
+    grown = "" if len({d.layers for d in judged}) > 1 else " Growth was not seen: O(log N) holds as an upper bound."
+    return f" At {tokens[0]} and {tokens[1]} tokens {layers[0]} and {layers[1]} layers were computed, {estimates[0]} and {estimates[1]} estimated.{wrong}{grown}"
 
 
 def first_and_ratios(point: Point) -> tuple[float, ...]:
@@ -197,24 +210,22 @@ def depth_logarithmic(ctx: Context, source: str) -> Evidence:
             continue
         same = tuple(point.text(f"params.{k}") for k in ("heads", "causal", "offset", "phase_parts"))
         mask = " under a causal mask" if point.get("params.causal") is True else ""
-        text = f"{ctx.index.label(point)}, {token_label(point.seq_len)} tokens{mask}: {depth_against_estimate(point, layers, bound)}"
+        text = f"{series_name(ctx, point)}, {token_label(point.seq_len)} tokens{mask}: {depth_against_estimate(point, layers, bound)}"
         if skips_segments(point):
-            skipping.setdefault((point.seq_len, point.text("params.branches"), *same), Unjudged(SKIPS, text))
+            skipping.setdefault((point.seq_len, point.text("params.branches"), *same), Unjudged(SKIPS, text, (point,)))
         else:
             line = lines.setdefault((*first_and_ratios(point), *same), {})
-            line.setdefault((point.seq_len, point.text("params.branches")), Depth(layers, bound or 0, text))
+            line.setdefault((point.seq_len, point.text("params.branches")), Depth(point, layers, bound or 0, text))
     verdicts: list[Verdict] = []
     judged: list[Depth] = []
-    near: list[Depth] = []
+    left_out = list(skipping.values())
     for line in lines.values():
         estimates = [depth.estimate for depth in line.values()]
         wide = max(estimates) - min(estimates) >= DEPTH_SPREAD
         verdicts += [d.verdict for d in line.values() if wide or d.layers < 0]
         judged += line.values() if wide and min(d.layers for d in line.values()) >= 0 else []
-        near += [d for d in line.values() if not wide and d.layers >= 0]
+        left_out += [Unjudged(NEAR, d.text, (d.point,)) for d in line.values() if not wide and d.layers >= 0]
     within = f"{DEPTH_EXTRA} layers of the paper's estimate rounded up"
-    nothing = "no pattern judged" if near or skipping else "no dilated point states the dependency depth of its pattern"
-    seen = decide(source, verdicts, nothing, "pattern", unjudged=list(skipping.values()), within=within)
-    status = SEEN if (near or skipping) and not verdicts else seen.status
-    text = seen.text.removesuffix(".") + "." + judged_text(judged) + near_text(near) if near or judged else seen.text
-    return Evidence(source, status, text, seen.details)
+    nothing = "no pattern judged" if left_out else "no dilated point states the dependency depth of its pattern"
+    seen = decide(source, verdicts, nothing, "pattern", unjudged=left_out, within=within, said=judged_text(judged))
+    return replace(seen, status=SEEN) if left_out and not verdicts else seen

@@ -15,13 +15,13 @@ from report.claims import judge
 from report.claims_billion_test import Billion  # noqa: F401  (runs them too)
 from report.claims_communication_test import Communication  # noqa: F401  (runs them too)
 from report.claims_distributed_test import Distributed  # noqa: F401  (runs them too)
-from report.claims_fixture import claim
+from report.claims_fixture import claim, floor_line, line_of, paper_line, slim
 from report.claims_latency_test import Latency  # noqa: F401  (runs them too)
 from report.claims_noise_test import Noise  # noqa: F401  (runs them too)
 from report.claims_pattern_test import Pattern  # noqa: F401  (runs them too)
 from report.fits import fit_power_law
 from report.paper_lines import RULES
-from report.synthetic_fixture import B, K, M, context
+from report.synthetic_fixture import B, K, M, complexity_sweep, context, opponents_sweep, point, with_depth
 from report.units import bytes_label, duration_label, ratio_label, significant, token_label
 
 
@@ -72,6 +72,53 @@ class Quotes(unittest.TestCase):
         self.assertEqual(named, set(RULES))
         for title in ("dilated attention is nearly", "Communication", "Complexity"):
             self.assertIn("rates", claim([], title).rules)
+
+
+class Scale(unittest.TestCase):
+    def test_a_status_says_how_far_it_reaches(self) -> None:
+        one = [r | {"id": f"o{i}", "params": r["params"] | {"ranks": 1, "seq_len": 2 * r["params"]["seq_len"]}} for i, r in enumerate(line_of("ring", 1.0))]
+        for records, scale in (
+            (line_of("ring", 1.0), "to 128K tokens on 2 ranks, measured"),
+            (line_of("ring", 1.0) + one, "to 256K tokens on 1 rank, 128K on 2 ranks, measured"),  # not 256K on 2
+            ([*line_of("ring", 1.0), point("ring", B, 64)], "to 128K tokens on 2 ranks, measured"),  # a point is no line
+            (line_of("ring", 1.0, source="simulated"), "to 128K tokens on 2 ranks, simulated"),
+            ([], ""),
+        ):
+            self.assertEqual(claim(records, "vanilla attention grows").scale, scale)
+        depths = [with_depth(r, 3, 2.0 + 2 * i) for i, r in enumerate(paper_line())]
+        self.assertEqual(claim(depths, "dependency").scale, "to 64K tokens, computed")
+        for title in ("equals the reference", "is constant"):
+            self.assertEqual(claim(paper_line(), title).scale, "to 64K tokens on 2 ranks, measured")
+
+    def test_lines_that_show_one_constant_alone_say_so(self) -> None:
+        """Latency in fp32, bytes in bf16: no line has both."""
+        flat = line_of("dilated", 0.0)
+        for record in flat:  # as rates grow more slowly than segments, its bytes grow
+            record["comm"] |= dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), record["params"]["seq_len"])
+        bytes_alone = [r | {"id": f"b{i}", "params": r["params"] | {"dtype": "bf16"}} for i, r in enumerate(paper_line())]
+        for title, other in (("dilated attention is nearly", "communication"), ("Communication", "latency")):
+            found = claim(flat + bytes_alone, title)
+            self.assertEqual(found.status, "supported")
+            self.assertTrue(found.deciding.text.endswith(f"Constant {other} is shown by other lines, of other patterns or ranks; no line here shows both."), found)
+            alone = claim(flat if "latency" not in other else bytes_alone, title).deciding
+            self.assertNotIn("other lines", alone.text)
+        both = line_of("dilated", 0.0)
+        for record in both:  # three segments of equal work on ranks, and rates as segments
+            n = record["params"]["seq_len"]
+            record["params"]["branches"] = [{"segment_length": w, "dilation_rate": max(1, w // 2048)} for w in (2048, 4096, 8192, n)]
+            record["params"]["ranks"] = n // 4096
+            record["comm"] |= dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), M)
+            record["timing"] |= dict.fromkeys(("median_s", "ci_low_s", "ci_high_s"), 1.0)
+        for title in ("dilated attention is nearly", "Communication"):
+            found = claim(both, title)
+            self.assertEqual(found.status, "supported", found)
+            self.assertNotIn("other lines", found.deciding.text)
+
+    def test_cells_are_short(self) -> None:
+        for c in judge(context(complexity_sweep() + line_of("dilated", 0.0) + paper_line() + floor_line("ring") + slim(opponents_sweep()))):
+            self.assertLess(len(c.test.split()), 60, c.title)
+            for e in c.evidence:
+                self.assertLess(len(e.text.split()), 75, e.text)
 
 
 if __name__ == "__main__":

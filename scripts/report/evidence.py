@@ -7,6 +7,7 @@ One line that fails is enough for "contradicted". A line that is long enough and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,18 +33,24 @@ class Evidence:
     source: str
     status: str
     text: str
-    details: tuple[str, ...] = ()  # every line, worst first
+    details: tuple[str, ...] = ()  # every line, worst first, and what the sentence leaves out
     points: tuple[Point, ...] = ()  # those of the lines
+    judged: tuple[tuple[Point, ...], ...] = ()  # the lines that decided; points that decided alone are one
+
+    @property
+    def whole(self) -> str:
+        return " ".join((self.text, *self.details))
 
 
 @dataclass
 class Claim:
     title: str
     quote: str  # the paper's words
-    test: str  # how it is tested, with the thresholds
+    test: str  # how it is tested, in a few sentences
     figures: tuple[str, ...]
     about: str = ""  # COMPUTED, of a claim that takes the points of all sources together
     rules: tuple[str, ...] = ()  # names of RULES (paper_lines.py), which several claims share
+    more: str = ""  # thresholds and exceptions of the test
     evidence: list[Evidence] = field(default_factory=list)
 
     @property
@@ -61,6 +68,10 @@ class Claim:
     def source(self) -> str:
         return self.deciding.source if self.deciding else ""
 
+    @property
+    def scale(self) -> str:
+        return scale_text(self.deciding) if self.deciding else ""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -70,6 +81,11 @@ class Verdict:
     badness: float  # orders the lines: the worst is shown
     text: str
     points: tuple[Point, ...] = ()
+    more: str = ""  # of the line, in the list of all lines alone
+
+    @property
+    def whole(self) -> str:
+        return "; ".join(filter(None, (self.text, self.more)))
 
 
 @dataclass(frozen=True)
@@ -82,12 +98,9 @@ class Unjudged:
 
 
 def left_out_text(unjudged: Sequence[Unjudged], noun: str = "line") -> str:
-    """ " 2 lines not judged, times follow no power law: see below." """
-    text = ""
-    for why in dict.fromkeys(u.why for u in unjudged):
-        same = [u for u in unjudged if u.why == why]
-        text += f" {plural(len(same), noun)} not judged, {why}: {same[0].text if len(same) == 1 else 'see below'}."
-    return text
+    """ " 2 lines not judged: times follow no power law." """
+    counts = Counter(u.why for u in unjudged)
+    return "".join(f" {plural(n, noun)} not judged: {why}." for why, n in counts.items())
 
 
 def decide(
@@ -98,6 +111,7 @@ def decide(
     *,
     unjudged: Sequence[Unjudged] = (),
     within: str = "the threshold",
+    said: str = "",
 ) -> Evidence:
     """One line that fails decides; the text shows the worst line, and how many are not judged."""
     left_out = left_out_text(unjudged, noun)
@@ -109,7 +123,30 @@ def decide(
     passed = sum(1 for v in verdicts if v.good)
     status = SUPPORTED if passed == len(verdicts) else NOT_SUPPORTED
     head = f"{passed} of {plural(len(verdicts), noun)} within {within}; the worst: " if len(verdicts) > 1 else ""
-    return Evidence(source, status, f"{head}{ordered[0].text}.{left_out}", (*(v.text for v in ordered), *listed), points)
+    every = (*(v.whole for v in ordered), *listed)
+    return Evidence(source, status, f"{head}{ordered[0].text}.{said}{left_out}", every, points, tuple(v.points for v in ordered))
+
+
+def scale_text(evidence: Evidence) -> str:
+    """How far the evidence reaches: "to 1M tokens on 1 rank, 256K on 2 ranks, measured"."""
+    points = [p for line in evidence.judged for p in line] or list(evidence.points)
+    if not any(p.seq_len for p in points):
+        return evidence.source
+    longest, widest = (max(points, key=key) for key in (lambda p: (p.seq_len or 0, p.ranks), lambda p: (p.ranks, p.seq_len or 0)))
+    ends = [f"{token_label(p.seq_len)}{'' if i else ' tokens'}{reach_text(evidence, p)}" for i, p in enumerate((longest, widest))]
+    return ", ".join([f"to {ends[0]}", *(ends[1:] if longest.ranks != widest.ranks and evidence.source != COMPUTED else []), evidence.source])
+
+
+def reach_text(evidence: Evidence, point: Point) -> str:
+    if evidence.source == COMPUTED:
+        return ""
+    return f" on {'one device in the place of ' if point.in_turn else ''}{plural(point.ranks, 'rank')}"
+
+
+def counts_text(counts: Sequence[int], noun: str) -> str:
+    """ "2 ranks", "1 and 2 ranks", "1 to 8 ranks"."""
+    between = " and " if len(counts) == 2 else " to "
+    return plural(counts[0], noun) if len(counts) == 1 else f"{counts[0]}{between}{counts[-1]} {noun}s"
 
 
 def lines(
@@ -143,6 +180,17 @@ def ranks_text(points: list[Point]) -> str:
     return f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
 
 
+def series_name(ctx: Context, point: Point) -> str:
+    """ "dilated", or "dilated (run 3)": the whole label stands in the list of lines."""
+    run = f" (run {point.run + 1})" if len(ctx.runs) > 1 else ""
+    return ctx.index.label(point).split(" · ")[0] + run
+
+
+def whole_label(ctx: Context, point: Point) -> str:
+    label = ctx.index.label(point)
+    return "" if label == series_name(ctx, point) else f"series {label}"
+
+
 def machine_text(ctx: Context, points: list[Point]) -> str:
     """Describes the ranks: "threads of one process, one host, 2 cores"."""
     carriers = sorted({CARRIERS.get(p.text("params.transport"), f"GPUs over {p.text('params.transport') or 'an unnamed transport'}") for p in points})
@@ -160,4 +208,4 @@ def power(exponent: float) -> str:
 
 
 def span_text(fit: PowerLaw) -> str:
-    return f"{token_label(fit.x_min)} … {token_label(fit.x_max)}, n = {fit.count}"
+    return f"{token_label(fit.x_min)} to {token_label(fit.x_max)} tokens, {plural(fit.count, 'point')}"

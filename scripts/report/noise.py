@@ -8,8 +8,9 @@ average of 1.9 on 2 of them. Whatever the times of points seem to say beside whi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from .evidence import NOT_TESTED, SEEN, Evidence
+from .evidence import NOT_TESTED, SEEN, Evidence, series_name
 from .model import Point, Run
 from .rows import Context, few_named
 from .units import number, percent_label, plural, significant
@@ -135,9 +136,20 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
             warned = f"{all_seen.text} Some of these times {'are of a busy machine' if loud else 'decide nothing'} ({reasons})." if all_seen.details else all_seen.text
             return Evidence(source, NOT_TESTED, warned, all_seen.details)
         if seen.status == all_seen.status or seen.status not in (NOT_TESTED, SEEN):
-            without = f" Without {plural(len(gone), 'point')} that something disturbed ({few_named(ctx, sorted(gone, key=lambda p: p.algorithm))})." if gone else ""
-            return Evidence(source, seen.status, seen.text + without, seen.details)
+            still = [set(map(key_of, line)) for line in seen.judged]
+            lost = [line for line in all_seen.judged if not any(keys <= set(map(key_of, line)) for keys in still)]
+            without = without_text(ctx, gone, lost)
+            return replace(seen, text=seen.text + without)
         text = f"not decided: {f'machine was busy ({reasons})' if loud else reasons}. These times alone would say: {all_seen.text}"
         return Evidence(source, NOT_TESTED, text, all_seen.details)
 
     return quiet
+
+
+def without_text(ctx: Context, gone: list[Point], lost: list[tuple[Point, ...]]) -> str:
+    """ " Without 1 point that something disturbed (ring at 4K on 2 ranks), and so without the line of ring on 2 ranks." """
+    if not gone:
+        return ""
+    names = dict.fromkeys(f"{series_name(ctx, line[0])} on {ctx.index.rank_label(line[0].ranks)}" for line in lost)
+    lines = f", and so without the {'line' if len(names) == 1 else 'lines'} of {' and '.join(names)}" if names else ""
+    return f" Without {plural(len(gone), 'point')} that something disturbed ({few_named(ctx, sorted(gone, key=lambda p: p.algorithm))}){lines}."

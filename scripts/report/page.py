@@ -48,6 +48,18 @@ SOURCE_MEANING = {
     "extrapolated": "a stated share measured, the rest scaled up",
     "simulated": "the same programs on a modelled cluster",
 }
+GLOSSARY: list[tuple[str, object]] = [
+    ("N, 8K, 1M, 1B", "tokens of one sequence; K = 2^10, M = 2^20, B = 2^30"),
+    ("rank", "a thread, process or GPU that holds a part of the sequence: the paper’s device. P is their number"),
+    ("segment, rate, branch", "a segment length and a dilation rate (w and r in the paper) are one branch of the pattern; α is the ratio of one to the next"),
+    ("exact attention", "vanilla attention, on one rank (local) or on several (ring, ulysses, …)"),
+    ("line", "points that differ in N alone, or in N and P at fixed tokens per rank"),
+    ("~ N^b", "the power law through a line: b = 0 is constant, 1 linear, 2 quadratic. R² = 1 is a perfect fit"),
+    ("rise", "a value divided by the smallest one at a shorter N of its line"),
+    ("one device in the place of P ranks", "it computes their parts one after the other: every number is computed, no message is sent"),
+    ("layers of dependency", "attention layers until every token can have heard from every other"),
+    ("disturbed", "something else ran beside the point, so that its time decides nothing"),
+]
 GOOD_VERDICTS = ("ok", "pass", "passed", "success", "complete")
 
 
@@ -162,26 +174,28 @@ def evidence_items(claim: Claim) -> str:
     items = []
     for names, e in [([s], e) for s, e in tested] + [([e.source for e in same], same[0]) for same in untested.values()]:
         chips = " ".join(f'<span class="by">{escape(s)}</span>' for s in names)
-        more = (
-            f"<details><summary>all {len(e.details)} lines</summary><ul>{''.join(f'<li>{escape(d)}</li>' for d in e.details)}</ul></details>"
-            if len(e.details) > 1
-            else ""
-        )
+        more = details_html("more", "".join(f"<li>{escape(d)}</li>" for d in e.details), "ul") if e.details else ""
         items.append(
             f'<li>{chips} <span class="mini {e.status}">{escape(e.status)}</span> {escape(e.text)}{more}</li>'
         )
     return "".join(items)
 
 
+def details_html(summary: str, body: str, tag: str) -> str:
+    return f"<details><summary>{summary}</summary><{tag}>{body}</{tag}></details>"
+
+
 def claim_row(number: int, claim: Claim, figures: list[Figure]) -> str:
-    source = f'<span class="by">{escape(claim.source)}</span>' if claim.source else ""
+    scale = f'<span class="by">{escape(claim.scale)}</span>' if claim.scale else ""
     seen = evidence_items(claim) or "<li>no points</li>"
     links = ", ".join(link for link in (figure_link(n, figures) for n in claim.figures) if link) or "none"
-    rules = f" Rules below: {escape(', '.join(claim.rules))}." if claim.rules else ""
+    rules = f"Rules below the table: {', '.join(claim.rules)}." if claim.rules else ""
+    told = " ".join(filter(None, (claim.more, rules)))
+    more = details_html("more", escape(told), "p") if told else ""
     return (
         f'<tr id="claim-{number}" data-claim="{attribute(claim.title)}" data-status="{attribute(claim.status)}"><th scope="row">{escape(claim.title)}<p class="quote">{escape(claim.quote)}</p></th>'
-        f'<td class="verdict-cell"><span class="badge {claim.status}">{escape(claim.status)}</span>{source}</td>'
-        f"<td><ul>{seen}</ul></td><td>{escape(claim.test)}{rules}</td><td>{links}</td></tr>"
+        f'<td class="verdict-cell"><span class="badge {claim.status}">{escape(claim.status)}</span>{scale}</td>'
+        f"<td><ul>{seen}</ul></td><td>{escape(claim.test)}{more}</td><td>{links}</td></tr>"
     )
 
 
@@ -195,6 +209,7 @@ def claims_section(claims: list[Claim], figures: list[Figure]) -> str:
         'source that tested the claim: measured before replayed, extrapolated and simulated; “computed”: nothing is timed. '
         f'{"; ".join(f"“{status.capitalize()}”: {text}" for status, text in MEANING.items())}. '
         "What the paper says of the quality of language models (section 4) is not tested.</p>"
+        f"{definition_list(GLOSSARY)}"
         '<div class="scroll" tabindex="0" role="region" aria-label="claims">'
         f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         f"<ul>{''.join(f'<li><b>{escape(name)}</b>: {escape(text)}</li>' for name, text in RULES.items())}</ul>",

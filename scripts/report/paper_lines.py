@@ -110,11 +110,17 @@ def and_text(items: list[str]) -> str:
 
 
 def ranks_of(ctx: Context, line: list[Point]) -> str:
-    """ "2 ranks (MPI processes, one host, 2 cores)"; "64 ranks, a sequence on 1 to 64 of them": replicas share no sequence."""
-    first, groups = line[0], sorted({p.group_ranks for p in line})
+    """ "2 ranks"; "64 ranks, a sequence on 1 to 64 of them": replicas share no sequence."""
+    groups = sorted({p.group_ranks for p in line})
     each = "" if len(groups) == 1 else f", a sequence on {groups[0]} to {groups[-1]} of them"
-    on = f" ({machine_text(ctx, line)})" if first.source == "measured" and first.ranks > 1 and not first.in_turn else ""
-    return ctx.index.rank_label(first.ranks) + on + each
+    return ctx.index.rank_label(line[0].ranks) + each
+
+
+def on_machine(ctx: Context, line: list[Point]) -> str:
+    """ "ranks are MPI processes, one host, 2 cores"; empty of one rank, and where no rank had a machine of its own."""
+    first = line[0]
+    real = first.source == "measured" and first.ranks > 1 and not first.in_turn
+    return f"ranks are {machine_text(ctx, line)}" if real else ""
 
 
 def as_published(point: Point) -> bool:

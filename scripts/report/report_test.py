@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -24,12 +25,12 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import jsonschema
 
-from report import make_report
+from report import make_report, page
 from report.charts import build_figures
 from report.claims import judge
 from report.design_test import Design  # noqa: F401  (runs it too)
 from report.figures_test import Figures  # noqa: F401  (runs it too)
-from report.markup import script_json
+from report.markup import escape, script_json
 from report.model import load_run
 from report.models_test import Models  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
@@ -302,10 +303,19 @@ class Results(unittest.TestCase):
 
     def test_claims_link_to_their_figures(self) -> None:
         page = self.page(write_result(self.folder / "run", opponents_sweep()))
-        row = page.split('data-claim="No distributed algorithm')[1].split("</tr>")[0]
+        row = page.split('data-claim="Still no distributed algorithm')[1].split("</tr>")[0]
         for anchor in ("#figure-latency", "#figure-error_ranks", "#figure-communication_ranks"):
             self.assertIn(f'href="{anchor}"', row)
             self.assertIn(f'id="{anchor[1:]}"', page)
+
+    def test_claims_are_short_and_explained(self) -> None:
+        """Words that the paper does not use stand on the page, and what a cell leaves out behind "more"."""
+        claims = self.page(write_result(self.folder / "run", opponents_sweep())).split('<section id="claims">')[1].split("</section>")[0]
+        for word, text in page.GLOSSARY:
+            self.assertIn(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>", claims)
+        row = claims.split('data-claim="Still no distributed algorithm')[1].split("</tr>")[0]
+        self.assertIn("arXiv 2105.13120", row)
+        self.assertNotIn("arXiv 2105.13120", re.sub(r"<details>.*?</details>", "", row))
 
     def test_table_names_balance_degrees_and_summary_tokens(self) -> None:
         records = [opponent(64 * K, 2, **p) for p in OPPONENTS]
