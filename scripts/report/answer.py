@@ -9,10 +9,13 @@ from .evidence import MEANING, Claim
 from .markup import escape
 from .model import BOTH, Point
 from .noise import why_undecided
+from .paper_lines import and_text, shared_work_text, widths_and_rates
 from .rows import Context, heads_text, timed_points
 from .rows_time import matched
 from .series import group_by, sources_of
 from .units import percent_label, plural, ratio_label, spoken_duration, token_label
+
+PAPER_SEGMENT = 2048  # the shortest of section 3.2 and of section 4.1
 
 
 @dataclass(frozen=True)
@@ -63,17 +66,45 @@ def pairs_text(exact: Point, dilated: Point) -> str:
     return f"{share}: another function, so this compares cost and not quality"
 
 
+def pattern_text(point: Point) -> str:
+    """ "segments of 2K, 4M and 16M tokens at rates 1, 2,048 and 8,192"; of more than three: "10 segments of 2K to 1M ..."."""
+    pairs = widths_and_rates(point)
+    if not pairs:
+        return ""
+    widths, rates = ([label(x) for x in values] for values, label in zip(zip(*pairs), (token_label, "{:,.0f}".format)))
+    few, equal = len(pairs) <= 3, "rate" if len(pairs) == 1 else "rates"
+    said = f"{and_text(widths)} tokens at {equal} {and_text(rates)}" if few else f"{widths[0]} to {widths[-1]} tokens at rates {rates[0]} to {rates[-1]}"
+    return f" ({'segments' if few else f'{len(pairs)} segments'} of {said})"
+
+
+def has_paper_segments(point: Point) -> bool:
+    """Its first segment has 2,048 tokens, undilated, as in all of the paper's experiments."""
+    pairs = widths_and_rates(point)
+    return bool(pairs) and pairs[0][0] >= min(PAPER_SEGMENT, point.seq_len or 0) and pairs[0][1] == 1
+
+
+def shorter_segment_text(exact: Point, dilated: Point) -> str:
+    """What the ratio could be at most with the paper's first segment, by pairs of query and key."""
+    if has_paper_segments(dilated) or not widths_and_rates(dilated):
+        return ""
+    most = max(1.0, (exact.seq_len or 0) / PAPER_SEGMENT)
+    return f" The paper’s first segment has {PAPER_SEGMENT:,} tokens, undilated: by count of pairs that is at most {ratio_label(most)}."
+
+
 def comparison(ctx: Context) -> list[Said]:
-    """The longest sequence that dilated and exact attention both computed, and what each took."""
-    pairs = matched(ctx)
+    """The longest sequence that dilated and exact attention both computed, and what each took: in a pattern with the paper's
+    first segment, if there is one."""
+    as_in_paper = [p for p in ctx.points if p.pattern != "dilated" or has_paper_segments(p)]
+    pairs = matched(Context(as_in_paper, ctx.runs, ctx.index)) or matched(ctx)
     if not pairs:
         return []
     longest = max((p.seq_len or 0, p.ranks) for p, _ in pairs)
     exact, dilated = min((pair for pair in pairs if ((pair[0].seq_len or 0), pair[0].ranks) == longest), key=lambda pair: pair[0].median_s or 0)
     ratio = (exact.median_s or 0) / (dilated.median_s or 1)
     text = (
-        f"{problem_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
+        f"{problem_of(exact)} {place_of(ctx, exact)} dilated attention{pattern_text(dilated)} takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
         f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}, {pairs_text(exact, dilated)}."
+        f"{shorter_segment_text(exact, dilated)}"
     )
     return [Said(text, (exact, dilated))]
 
@@ -85,9 +116,10 @@ def longest_run(ctx: Context) -> list[Said]:
         return []
     point = max(able, key=lambda p: (p.pattern == "dilated", p.seq_len or 0, p.ranks))
     per_token = spoken_duration((point.median_s or 0) / ((point.seq_len or 1) * point.batch))
+    work = f"; {shared_work_text([point])}" if point.pattern == "dilated" and widths_and_rates(point) else ""
     text = (
-        f"{problem_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention takes "
-        f"<strong>{spoken_duration(point.median_s)}</strong>, {per_token} per token."
+        f"{problem_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention{pattern_text(point)} takes "
+        f"<strong>{spoken_duration(point.median_s)}</strong>, {per_token} per token{work}."
     )
     return [Said(text, (point,))]
 
@@ -107,7 +139,7 @@ def sentences(ctx: Context) -> list[str]:
 def claims_strip(claims: list[Claim]) -> str:
     items = "".join(
         f'<li><a href="#claim-{number}"><span class="badge {claim.status}">{escape(claim.status)}</span> '
-        f'{escape(claim.title)}{f" <span class=by>{escape(claim.source)}</span>" if claim.source else ""}</a></li>'
+        f'{escape(claim.title)}{f" <span class=by>{escape(claim.scale)}</span>" if claim.scale else ""}</a></li>'
         for number, claim in enumerate(claims, 1)
     )
     found = {claim.status for claim in claims}

@@ -21,6 +21,7 @@ from . import (
     rows_time,
     rows_training,
 )
+from .doubt import joins_times, with_doubts
 from .evidence import COMPUTED
 from .model import PASSES, Point
 from .noise import disturbed, key_of
@@ -66,6 +67,7 @@ class Figure:
     spec: dict[str, Any] = field(default_factory=dict)
     count: int = 0  # points behind the picture
     more: bool = False  # not what the run asked for
+    decides: bool | None = None  # whether some of the times that it joins may decide a claim
 
 
 def sources_in(meta: dict[str, Any], drawing: Drawing) -> list[str]:
@@ -83,6 +85,8 @@ def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
         parts.append("×: not run or wrong")
     elif any("refused" in row for row in drawing.rows):
         parts.append("×: refused, at its predicted peak")
+    if any("doubt" in row for row in drawing.rows):
+        parts.append("?: decides no claim")
     if any("uncounted" in row for row in drawing.rows):
         parts.append("dash: by formula, not counted")
     return " · ".join(parts)
@@ -141,7 +145,7 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
     x = "ranks" if axis == "ranks" else "seq_len"
     lines: dict[tuple[Any, ...], list[Row]] = {}
     for row in drawing.rows:
-        if row.get("value") and row.get(x) and "series" in row:
+        if row.get("value") and row.get(x) and "series" in row and "doubt" not in row:
             held = row["ranks"] if x != "ranks" else row.get("seq_len")
             lines.setdefault((row["series"], row["source"], held, row.get("panel")), []).append(row)
     longest = sorted(lines.values(), key=lambda line: (-len({r[x] for r in line}), -max(r[x] for r in line)))
@@ -269,7 +273,8 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
         wanted = bool(ctx.trainings) or all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:
-            drawing = in_panels(meta, naming_its_pass(meta, whole), compared)
+            marked = with_doubts(ctx, whole) if joins_times(spec) else whole
+            drawing = in_panels(meta, naming_its_pass(meta, marked), compared)
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]
             full = complete(spec, parts, ctx, drawing)
             full["title"] = {"text": title, "subtitle": key_of_marks(spec, drawing)}
@@ -279,16 +284,19 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
                     f"{name}-{drawing.suffix}" if drawing.suffix else name,
                     title,
                     finding_of(KINDS.get(encoded["y"].get("use")), encoded.get("x", {}).get("use"), drawing),
-                    source_text(ctx, meta, drawing),
+                    f"{source_text(ctx, meta, drawing)} {drawing.remark}".strip(),
                     f"{meta['caption']} {drawing.note}".strip(),
                     sources=sources_in(meta, drawing),
                     spec=full,
                     count=len(drawing.points),
                     more=not wanted,
+                    decides=drawing.decides,
                 )
             )
     drawn = [f for f in figures if not f.absent]
     first = [f for f in drawn if not f.more][:MAX_FIGURES] or drawn[:1]
     for figure in drawn:
         figure.more = all(figure is not f for f in first)
-    return sorted(figures, key=lambda f: (bool(f.absent), f.more))
+    if first and first[0].decides is False:  # the page's answer, of times that decide, if there are any
+        first.sort(key=lambda f: not f.decides)
+    return sorted(figures, key=lambda f: (bool(f.absent), f.more, not first or f is not first[0]))

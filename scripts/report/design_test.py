@@ -10,6 +10,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -17,6 +18,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from report.answer import claims_strip, sentences
 from report.charts import MAX_FIGURES, build_figures
 from report.claims import judge
+from report.claims_fixture import equal_work
 from report.compare import compare_section, load_comparison
 from report.evidence import MEANING
 from report.model import ResultError
@@ -239,9 +241,9 @@ class Design(unittest.TestCase):
         self.assertEqual(
             said,
             [
-                "At 64M tokens with 12 heads on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M×, "
+                "At 64M tokens with 12 heads on 64 ranks (simulated) dilated attention (segments of 2K, 1M and 64M tokens at rates 1, 512 and 32,768) takes 1 ms, exact attention (ring) 2 h: 7.2M×, "
                 "with 0.00305 % of its pairs: another function, so this compares cost and not quality.",
-                "At 64K tokens with 12 heads on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4×, "
+                "At 64K tokens with 12 heads on 2 ranks (measured) dilated attention (segments of 2K, 32K and 64K tokens at rates 1, 16 and 32) takes 250 ms, exact attention (ulysses) 1 s: 4×, "
                 "with 3.12 % of its pairs: another function, so this compares cost and not quality.",
             ],
         )
@@ -250,6 +252,68 @@ class Design(unittest.TestCase):
         records = [point(a, 8 * K, 2, batch=4, time_s=1.0) for a in ("dilated", "ring")]
         self.assertIn("For 32K tokens in sequences of 8K with 12 heads on 2 ranks", sentences(context(records))[0])
         self.assertEqual(sentences(context([])), [])
+
+    def test_the_sentence_takes_the_paper_s_first_segment(self) -> None:
+        """Shorter ones are faster: they speak only where there is no other, with what the paper's would give."""
+        def short(record: dict[str, Any]) -> dict[str, Any]:
+            branches = [{"segment_length": w, "dilation_rate": r} for w, r in ((256, 1), (64 * K, 256))]
+            return record | {"id": f"short {record['id']}", "params": record["params"] | {"branches": branches}}
+
+        exact, paper = point("ring", 64 * K, 2, time_s=10.0), point("dilated", 64 * K, 2, time_s=1.0)
+        fast = short(point("dilated", 64 * K, 2, time_s=0.05))
+        (said,) = sentences(context([exact, paper, fast]))
+        self.assertIn("(segments of 2K, 32K and 64K tokens at rates 1, 16 and 32) takes <strong>1 s</strong>", said)
+        self.assertIn("10×", said)
+        self.assertNotIn("The paper’s first segment", said)
+        (said,) = sentences(context([exact, fast]))
+        self.assertIn("(segments of 256 and 64K tokens at rates 1 and 256) takes <strong>50 ms</strong>", said)
+        self.assertTrue(said.endswith("The paper’s first segment has 2,048 tokens, undilated: by count of pairs that is at most 32×."), said)
+        dilated_first = paper | {"params": paper["params"] | {"branches": [{"segment_length": 64 * K, "dilation_rate": 2}]}}
+        self.assertIn("The paper’s first segment", sentences(context([exact, dilated_first]))[0])
+        shorter = short(point("dilated", 8 * K, 1, time_s=1e-6))
+        self.assertIn("attention (segments of 256 and 8K tokens at rates 1 and 256)", sentences(context([shorter]))[0])
+
+    def test_the_longest_run_says_where_its_work_is(self) -> None:
+        (said,) = sentences(context([point("dilated", M, 2, time_s=1.0)]))
+        self.assertRegex(said, r"per token; branches that ranks share do [0-9.]+ % of the FLOPs\.$")
+
+    def test_the_figure_on_top_is_of_times_that_decide(self) -> None:
+        records = [point("dilated", n * K, 2, batch=64 // n) for n in (8, 16, 32, 64)]
+        ctx = context(records)
+        self.assertEqual(build_figures(ctx)[0].name, "batch_runtime")
+        why = {r["id"]: "samples are 1.9 times apart" for r in records}
+        more = [r | {"id": f"more{i}"} for i, r in enumerate(point("ring", n * K, 2) for n in (8, 16, 32))]
+        ctx = context(records + more)
+        ctx.runs[0].record |= {"summary": {"disturbed": why}}
+        figures = build_figures(ctx)
+        self.assertEqual(figures[0].name, "latency")
+        self.assertIn("Lines that decide no claim: dilated on 2 ranks (samples are 1.9 times apart).", figures[0].source_text)
+        ctx = context(records)
+        ctx.runs[0].record |= {"summary": {"disturbed": why}}
+        self.assertEqual(build_figures(ctx)[0].name, "batch_runtime")  # none decides: the run's own comes first
+
+    def test_a_line_passes_by_a_point_that_decides_nothing(self) -> None:
+        records = [point(a, n * K, 2, time_s=n) for a in ("dilated", "ring") for n in (8, 16, 32)]
+        ctx = context(records)
+        ctx.runs[0].record |= {"summary": {"disturbed": {records[0]["id"]: "samples are 1.9 times apart"}}}
+        drawn = next(f for f in build_figures(ctx) if f.name == "latency")
+        self.assertEqual([r["id"] for r in rows_of(drawn) if "doubt" in r], [records[0]["id"]])
+        layers = {layer["name"]: layer for layer in drawn.spec["layer"]}
+        self.assertIn("!isValid(datum.doubt)", layers["line"]["transform"][0]["filter"])
+        self.assertEqual(layers["doubt"]["mark"]["text"], "?")
+        self.assertIn("?: decides no claim", drawn.spec["title"]["subtitle"])
+        self.assertIn("dilated: 16 s at 16K to 32 s at 32K", drawn.finding.lower().replace("k", "K"))
+        self.assertNotIn("Lines that decide", drawn.source_text)
+        clean = next(f for f in build_figures(context(records)) if f.name == "latency")
+        self.assertNotIn("doubt", [layer["name"] for layer in clean.spec["layer"]])
+
+    def test_a_flat_line_without_shared_work_says_so(self) -> None:
+        def remark(records: list[dict[str, Any]]) -> str:
+            return next(f for f in build_figures(context(records)) if f.name == "batch_runtime").source_text
+
+        records = [point("dilated", n * K, 2, batch=64 // n) for n in (8, 16, 32, 64)]
+        self.assertIn("Not counted for a constant latency: dilated on 2 ranks, whose long branches do as little as 2.86 % of the FLOPs.", remark(records))
+        self.assertNotIn("Not counted", remark(equal_work(records)))
 
     def test_points_that_decide_no_claim_do_not_speak_first(self) -> None:
         shared = [point(a, 64 * K, 8, time_s=t) for a, t in (("dilated", 0.25), ("ring", 2.0))]
@@ -290,6 +354,9 @@ class Design(unittest.TestCase):
             for status, text in MEANING.items():
                 self.assertEqual(f"<b>{status}</b>: {text}" in strip, status in found, status)
             self.assertTrue(found <= set(MEANING))
+            for c in claims:
+                self.assertEqual(c.deciding is None, c.scale == "")
+                self.assertIn(f"{c.title}{f' <span class=by>{c.scale}</span>' if c.scale else ''}</a>", strip.replace("&#x27;", "'"))
         self.assertEqual([status for status in MEANING if not status.isalpha()], [], "one word each")
 
     def test_numbers_as_people_read_them(self) -> None:

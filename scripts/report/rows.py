@@ -32,6 +32,8 @@ class Drawing:
     title: str = ""  # appended to the figure's title
     note: str = ""  # appended to the caption
     finding: str = ""  # the finding in words, where the ends of its lines do not say it
+    remark: str = ""  # what a reader of the finding must know, beside its sources
+    decides: bool | None = None  # whether some of the times that it joins may decide a claim
     params: dict[str, Any] = field(default_factory=dict)  # values of the spec's parameters
     panels: list[str] = field(default_factory=list)  # names of the panels that its rows are in
     counted: str = ""  # what its numbers are taken from, where that is not its points: "1,000 steps"

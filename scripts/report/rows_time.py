@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from typing import Any
 
+from .evidence import counts_text
 from .model import BOTH, FORWARD, Point
+from .paper_lines import SHARED_WORK, shared_work
 from .rows import (
     Context,
     Drawing,
@@ -25,7 +27,7 @@ from .rows import (
     trained_points,
 )
 from .series import group_by, sources_of
-from .units import duration_label, listed, plural, ratio_label, significant, token_label
+from .units import duration_label, listed, percent_label, plural, ratio_label, significant, token_label
 
 SLOT_PX = 11  # height of one row of × in the strip above a plot
 STRIP_PX = 120  # at most, of all rows
@@ -106,7 +108,17 @@ def batch_runtime(ctx: Context) -> list[Drawing]:
     rows = [timed_row(ctx, p) for p in shown]
     for row in rows:
         row["line"] = f"{row['source']} {row['run']} {row['ranks']} {row['batch_tokens']}"
-    return single(rows + stopped, shown, note=note, params=params)
+    return single(rows + stopped, shown, note=note, params=params, remark=little_shared_text(ctx, lines))
+
+
+def little_shared_text(ctx: Context, lines: list[list[Point]]) -> str:
+    """Flat lines that the claim about constant latency does not count, since attention to neighbours does the work."""
+    few = [line for line in lines if line[0].pattern == "dilated" and min(map(shared_work, line)) < SHARED_WORK]
+    if not few:
+        return ""
+    ranks = counts_text(sorted({line[0].ranks for line in few}), "rank")
+    least = percent_label(min(shared_work(p) for line in few for p in line))
+    return f"Not counted for a constant latency: dilated on {ranks}, whose long branches do as little as {least} of the FLOPs."
 
 
 def time_per_token(ctx: Context) -> list[Drawing]:

@@ -1,0 +1,44 @@
+"""Times that decide no claim, in the figures that join times to lines.
+
+Example: dilated at 8K, 16K and 32K tokens, of which something disturbed 16K: the line goes from 8K to 32K, and a "?" stands at
+16K. A line of such points alone is drawn as any other, and the caption names it. Elsewhere nothing changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .noise import key_of, why_undecided
+from .rows import Context, Drawing, Row
+from .series import group_by
+
+
+def joins_times(spec: dict) -> bool:
+    return bool(spec["usermeta"]["figure"].get("statistics")) and "line" in spec["layer"]
+
+
+def with_doubts(ctx: Context, drawing: Drawing) -> Drawing:
+    """The drawing with `doubt` in the rows of single points that decide nothing, and the lines of such points alone."""
+    reasons = {key_of(p): why for p in drawing.points if (why := why_undecided(ctx, p))}
+    timed = [row for row in drawing.rows if row.get("value") is not None and "line" in row]
+    doubtful: dict[tuple[str, str], dict[str, None]] = {}
+    for line in group_by(timed, lambda r: (r["series"], r["line"], r["pass"])).values():
+        found = [(row, why) for row in line if (why := reason_of(row, reasons))]
+        if len(found) < len(line):
+            for row, why in found:
+                row["doubt"] = why
+        else:
+            for why in dict.fromkeys(why for _, why in found):
+                doubtful.setdefault((line[0]["ranks_label"], why), {})[line[0]["series"].split(" · ")[0]] = None
+    remark = f"{drawing.remark} {lines_text(doubtful)}".strip()
+    return replace(drawing, remark=remark, decides=any(key_of(p) not in reasons for p in drawing.points))
+
+
+def reason_of(row: Row, reasons: dict) -> str:
+    return reasons.get((row["run"], row["id"], row["source"]), "")
+
+
+def lines_text(doubtful: dict[tuple[str, str], dict[str, None]]) -> str:
+    """ "Lines that decide no claim: ring, usp on 4 ranks (4 threads of its ranks shared 2 cores)." """
+    texts = [f"{', '.join(names)} on {ranks} ({why})" for (ranks, why), names in doubtful.items()]
+    return f"Lines that decide no claim: {'; '.join(texts)}." if texts else ""
