@@ -9,13 +9,11 @@ from .evidence import MEANING, Claim
 from .markup import escape
 from .model import BOTH, Point
 from .noise import why_undecided
-from .paper_lines import and_text, shared_work_text, widths_and_rates
+from .paper_lines import PAPER_SEGMENT, and_text, has_paper_segments, shared_work_text, widths_and_rates
 from .rows import Context, heads_text, timed_points
 from .rows_time import matched
 from .series import group_by, sources_of
 from .units import percent_label, plural, ratio_label, spoken_duration, token_label
-
-PAPER_SEGMENT = 2048  # the shortest of section 3.2 and of section 4.1
 
 
 @dataclass(frozen=True)
@@ -75,12 +73,6 @@ def pattern_text(point: Point) -> str:
     few, equal = len(pairs) <= 3, "rate" if len(pairs) == 1 else "rates"
     said = f"{and_text(widths)} tokens at {equal} {and_text(rates)}" if few else f"{widths[0]} to {widths[-1]} tokens at rates {rates[0]} to {rates[-1]}"
     return f" ({'segments' if few else f'{len(pairs)} segments'} of {said})"
-
-
-def has_paper_segments(point: Point) -> bool:
-    """Its first segment has 2,048 tokens, undilated, as in all of the paper's experiments."""
-    pairs = widths_and_rates(point)
-    return bool(pairs) and pairs[0][0] >= min(PAPER_SEGMENT, point.seq_len or 0) and pairs[0][1] == 1
 
 
 def shorter_segment_text(exact: Point, dilated: Point) -> str:

@@ -68,6 +68,7 @@ from .paper_lines import (
     ranks_of,
     shared_work,
     shared_work_text,
+    shorter_text,
     time_per_token,
     timed_lines,
     tokens_per_rank,
@@ -141,7 +142,7 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
     for line, verdict in latency_lines(ctx, source, floor):
         if min(map(shared_work, line)) >= SHARED_WORK:
             more = filter(None, (whole_label(ctx, line[0]), branches_text(line), on_machine(ctx, line), gathers_text(line), depth_of(line)))
-            judged.append(replace(verdict, text=f"{verdict.text}; {shared_work_text(line)}", more="; ".join(more)))
+            judged.append(replace(verdict, text=f"{verdict.text}; {shared_work_text(line)}{shorter_text(line)}", more="; ".join(more)))
         else:
             local.append((line, verdict))
     local.sort(key=lambda found: (found[1].good, -found[1].badness))

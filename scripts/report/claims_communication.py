@@ -25,7 +25,16 @@ from .evidence import (
     whole_label,
 )
 from .model import BACKWARD, Point
-from .paper_lines import MIN_LENGTHS, MIN_SPAN, figure5_lines, long_fit, on_machine, shared_work_text, tokens_per_rank
+from .paper_lines import (
+    MIN_LENGTHS,
+    MIN_SPAN,
+    figure5_lines,
+    long_fit,
+    on_machine,
+    shared_work_text,
+    shorter_text,
+    tokens_per_rank,
+)
 from .rows import Context
 from .units import bytes_label, plural, significant, token_label
 
@@ -68,7 +77,7 @@ def bytes_verdicts(
         if fit:
             most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
             head = f"{series_name(ctx, able[0])} {what(able[0])}: at most {most} per rank and sequence{by_program(able)}"
-            text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)})"
+            text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)}){shorter_text(able)}"
             more = "; ".join(filter(None, (whole_label(ctx, able[0]), shared_work_text(able), on_machine(ctx, able))))
             verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text, tuple(able), more)))
     return verdicts

@@ -10,6 +10,7 @@ from .claims import judge
 from .claims_fixture import claim, equal_work, floor_line, line_of
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED
 from .model import Point, Run
+from .paper_lines import has_paper_segments
 from .rows import Context
 from .series import SeriesIndex
 from .synthetic_fixture import K, M, complexity_sweep, context, point
@@ -61,6 +62,19 @@ class Latency(unittest.TestCase):
         found = claim(both, "dilated attention is nearly")
         self.assertEqual(found.status, SUPPORTED)
         self.assertIn("1 line not judged: long branches do less than 10 % of the FLOPs at some length (beyond the threshold)", found.deciding.whole)
+
+    def test_a_first_segment_that_is_not_the_papers_is_named(self) -> None:
+        records = line_of("dilated", 0.0)
+        self.assertNotIn("the paper: 2,048", claim(records, "dilated attention is nearly").deciding.text)
+        for record in records:
+            record["params"]["branches"][0]["segment_length"] = 1024
+        for title in ("dilated attention is nearly", "Communication"):
+            self.assertIn("; segments from 1,024 tokens (the paper: 2,048)", claim(records, title).evidence[0].whole)
+        for record in records:
+            record["params"]["branches"][0] = {"segment_length": 2 * K, "dilation_rate": 2}
+        self.assertIn("; segments from 2,048 tokens at rate 2 (the paper: 2,048)", claim(records, "dilated attention is nearly").deciding.text)
+        short = [point("dilated", n, 1) | {"id": f"s{n}"} for n in (1024, 2048)]  # segments end with the sequence
+        self.assertEqual([has_paper_segments(p) for p in context(short).points], [True, True])
 
     def test_a_branch_that_no_ranks_share_is_no_long_one(self) -> None:
         """A dense segment as long as a rank's tokens: on two ranks it is local, on one device it is long."""

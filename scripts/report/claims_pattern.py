@@ -25,7 +25,16 @@ from .evidence import (
 )
 from .fits import PowerLaw, fit_power_law
 from .model import Point
-from .paper_lines import COMPLEXITY, TimedLine, on_machine, ranks_of, shared_work_text, timed_lines, widths_and_rates
+from .paper_lines import (
+    COMPLEXITY,
+    TimedLine,
+    on_machine,
+    ranks_of,
+    shared_work_text,
+    shorter_text,
+    timed_lines,
+    widths_and_rates,
+)
 from .rows import Context
 from .units import number, plural, significant, token_label
 
@@ -104,7 +113,7 @@ def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) 
     flops = fit_power_law((p.seq_len, (p.value("work.flops") or 0) / p.batch) for p in points)
     counted = f", FLOPs ~ {power(flops.exponent)}" if flops and flops.count == fit.count else ""
     work = shared_work_text(points) if pattern == "dilated" else ""
-    text = f"{where}: time ~ {power(fit.exponent)} (expected {power(expected)}{counted}; {span_text(fit)}{line.note})"
+    text = f"{where}: time ~ {power(fit.exponent)} (expected {power(expected)}{counted}; {span_text(fit)}{line.note}){shorter_text(points)}"
     more = "; ".join(filter(None, (whole_label(ctx, first), f"R² {fit.r_squared:.4f}", work, on_machine(ctx, line.whole))))
     return Verdict(round(away, 9) <= EXPONENT_WITHIN, away, text, whole, more)
 

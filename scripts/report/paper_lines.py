@@ -27,6 +27,7 @@ COMPLEXITY = {"dense": 2.0, "sparse": 1.5, "dilated": 1.0}  # exponent of N in t
 FLOOR_SHARE = 0.5  # share of that exponent, from one length to the next: a line that begins with less begins with latency
 GROWN_SHARE = 0.8  # ... and tells of the algorithm from where it grows by this much of it
 SHARED_WORK = 0.10  # share of the FLOPs in branches that ranks share: below, a line is attention to neighbours
+PAPER_SEGMENT = 2048  # the shortest of section 3.2 and of section 4.1
 LATENCY_RULES = "latency rules at too many of its lengths"
 BRANCH = ("segment_length", "dilation_rate", "summary_tokens")
 PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # the paper's algorithm; absent in older results
@@ -80,6 +81,20 @@ def shared_work(point: Point) -> float:
     total = sum(each for _, each in pairs)
     own = max(tokens_per_rank(point) if shares_branches(point) else 0, pairs[0][0]) if pairs else 0
     return sum(each for w, each in pairs if w > own) / total if total else 0.0
+
+
+def has_paper_segments(point: Point) -> bool:
+    """Its first segment has 2,048 tokens, undilated, as in all of the paper's experiments."""
+    pairs = widths_and_rates(point)
+    return bool(pairs) and pairs[0][0] >= min(PAPER_SEGMENT, point.seq_len or 0) and pairs[0][1] == 1
+
+
+def shorter_text(line: list[Point]) -> str:
+    """ "; segments from 256 tokens (the paper: 2,048)"; empty where the first segment is the paper's."""
+    shorter = [p for p in line if p.pattern == "dilated" and widths_and_rates(p) and not has_paper_segments(p)]
+    first = min((widths_and_rates(p)[0] for p in shorter), default=None)
+    dilated = f" at rate {first[1]:,.0f}" if first and first[1] != 1 else ""
+    return f"; segments from {first[0]:,.0f} tokens{dilated} (the paper: {PAPER_SEGMENT:,})" if first else ""
 
 
 def which_branches(line: list[Point]) -> str:
