@@ -13,6 +13,15 @@
 #include "core/check.h"
 
 namespace longnet {
+namespace {
+
+// Of an open that failed: whether another path, or other rights, would help.
+bool is_of_the_path(int error) {
+  return error == EACCES || error == EPERM || error == EROFS || error == ENOENT ||
+         error == ENOTDIR || error == ENAMETOOLONG;
+}
+
+}  // namespace
 
 // O_NONBLOCK: else a pipe in the place of a file waits for its other end.
 DurableFile::DurableFile(const std::string& path, int flags)
@@ -25,6 +34,8 @@ DurableFile::DurableFile(const std::string& path, int flags)
     throw UsageError("cannot open ", path,
                      ": it is no regular file\n  hint: move it away, or start a new run");
   }
+  if (fd_ < 0 && is_of_the_path(errno))
+    throw UsageError("cannot open ", path, ": ", std::strerror(errno));
   check(fd_ >= 0, "cannot open ", path, ": ", std::strerror(errno));
 }
 

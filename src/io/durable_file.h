@@ -12,7 +12,7 @@ namespace longnet {
 class DurableFile {
  public:
   // `flags` as for open(2); links are not followed. Every call throws Error when the system
-  // refuses.
+  // refuses; UsageError where the path is at fault: missing, not allowed, no regular file.
   DurableFile(const std::string& path, int flags);
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;

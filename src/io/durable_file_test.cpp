@@ -42,5 +42,14 @@ TEST(DurableFile, APipeOrALinkInItsPlaceIsAnErrorAtOnce) {
   EXPECT_FALSE(std::filesystem::exists(folder.path("elsewhere")));
 }
 
+TEST(DurableFile, APathAtFaultIsTheUsers) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("file");
+  DurableFile(file, O_WRONLY | O_CREAT);
+  for (const std::string& path : {folder.path("missing/file"), file + "/below",
+                                  folder.path(std::string(300, 'x')), std::string("/proc/new")})
+    EXPECT_THROW(DurableFile(path, O_WRONLY | O_CREAT), UsageError) << path;
+}
+
 }  // namespace
 }  // namespace longnet
