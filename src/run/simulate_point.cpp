@@ -40,6 +40,16 @@ std::string why_no_straggler(const Straggler& s, const PointParams& p) {
                 ": name one of them");
 }
 
+// Skips `point` when `work` on it is refused, as a program of too many ops or links.
+template <class Work>
+void or_skipped(Point& point, Work work) {
+  try {
+    work();
+  } catch (const UsageError& e) {
+    set_status(point, PointStatus::kSkippedUnsupported, e.what());
+  }
+}
+
 // Skips `point` when the cluster cannot run it.
 void check_support(Point& point, const SimulatePoint& options) {
   const ClusterSpec& cluster = options.cluster;
@@ -250,7 +260,7 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
     point.params.threads = std::max(1, point.params.threads);
     point.id = point_id(point.params);
     if (!seen.insert(point.id).second) continue;  // kernels differed
-    if (point.status == PointStatus::kOk) check_support(point, options);
+    if (point.status == PointStatus::kOk) or_skipped(point, [&] { check_support(point, options); });
     out.push_back(std::move(point));
   }
   return out;
@@ -269,17 +279,17 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   Point point = given;
   const PointParams& p = point.params;
   ProgramSet programs;
-  try {
+  std::optional<Topology> links;
+  or_skipped(point, [&] {
     check_memory(point, options);
-    if (point.status == PointStatus::kOk)
-      programs = compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
-                         plan_of(p, options.cluster), options.max_program_bytes);
-  } catch (const UsageError& e) {
-    set_status(point, PointStatus::kSkippedUnsupported, e.what());
-  }
+    if (point.status != PointStatus::kOk) return;
+    links.emplace(options.cluster, p.program_ranks());
+    programs = compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
+                       plan_of(p, options.cluster), options.max_program_bytes);
+  });
   SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
   if (point.status != PointStatus::kOk) return out;
-  const Topology topology(options.cluster, p.program_ranks());
+  const Topology& topology = *links;
   const bool small =
       p.program_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
   SimulateOptions how{.alpha = options.alpha.value_or(AlphaSet::kNcclLl),

@@ -192,6 +192,22 @@ TEST(SimulatePoint, AProgramThatIsRefusedIsAPointThatIsSkipped) {
   const PointRecord r = simulate_point(on_cluster({point}, how).at(0), how).record;
   EXPECT_EQ(r.status, PointStatus::kSkippedUnsupported);
   EXPECT_THAT(r.reason, testing::HasSubstr("use fewer ranks"));
+  // Where a collective has a name, its program is made before.
+  point.params.collective = "recursive_doubling";
+  const std::vector<Point> points = on_cluster({point, cluster_point("ring", 8)}, how);
+  EXPECT_EQ(points.at(0).status, PointStatus::kSkippedUnsupported);
+  EXPECT_THAT(points.at(0).reason, testing::HasSubstr("use fewer ranks"));
+  EXPECT_EQ(points.at(1).status, PointStatus::kOk);
+}
+
+TEST(SimulatePoint, MoreLinksThanMemoryHoldsAreAPointThatIsSkipped) {
+  SimulatePoint how = on_h100();
+  how.cluster = apply(how.cluster, parse_what_if("nodes=2097152"));
+  Point point = cluster_point("dilated", 1 << 23);
+  point.params.problem.seq_len = int64_t{1} << 30;
+  const PointRecord r = simulate_point(on_cluster({point}, how).at(0), how).record;
+  EXPECT_EQ(r.status, PointStatus::kSkippedUnsupported);
+  EXPECT_THAT(r.reason, testing::HasSubstr("fewer ports_per_node"));
 }
 
 TEST(SimulatePoint, WhatIfChangesTheNameAndTheTime) {

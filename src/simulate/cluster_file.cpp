@@ -17,7 +17,7 @@ using Names = std::vector<std::string>;
 
 // Beyond these a sum of a simulation is no number any more, or an int overflows. `kAmount`: rates a
 // second, bytes, rows; no machine has less than one.
-constexpr double kMostGpus = 1 << 24;
+constexpr double kMostGpus = 1 << 24, kMostPorts = 4096;
 constexpr Limits kAmount{.min = 1, .max = 1e30}, kAmountOrZero{.min = 0, .max = 1e30},
     kSeconds{.min = 0, .max = 1e6}, kRatio{.min = 1e-6, .max = 1e6};
 
@@ -161,7 +161,8 @@ void alpha(FileObject& f, AlphaBand& a) {
 void fields(FileObject& f, LinkSpec& link) {
   alpha(f, link.alpha_s);
   quantity(f, "bandwidth_bytes_per_s", link.bandwidth_bytes_per_s, {});
-  quantity(f, "ports_per_node", link.ports_per_node, kCount);
+  quantity(f, "ports_per_node", link.ports_per_node,
+           {.limits = {.min = 1, .max = kMostPorts}, .whole = true});
   quantity(f, "overhead_s", link.overhead_s, kOptionalSeconds);
   quantity(f, "call_s", link.call_s, kOptionalSeconds);
   quantity(f, "channel_bytes_per_s", link.channel_bytes_per_s, kOptional);

@@ -93,7 +93,7 @@ TEST(Cluster, NumbersThatNoMachineHasAreRefused) {
            {{"device", "fill_rows"}, {-1, 1e10}},
            {{"links", "intra", "bandwidth_bytes_per_s"}, {1e-300, 0.5, 1e31}},
            {{"links", "inter", "call_s"}, {-1, 1e7}},
-           {{"links", "inter", "ports_per_node"}, {0, 1e9, 9.3e18}},
+           {{"links", "inter", "ports_per_node"}, {0, 4097, 9.3e18}},
            {{"gpus_per_node"}, {0, 1e12}},
            {{"topology", "taper"}, {1e-300, 1e7}},
            {{"overlap_efficiency"}, {1e-300, 1.5}},

@@ -10,7 +10,7 @@ namespace longnet {
 
 namespace {
 
-constexpr int64_t kMostLinks = 1 << 26;  // 512 MiB of their capacities
+constexpr int64_t kMostLinks = 1 << 24;  // of a simulation, which has 56 bytes of each
 constexpr int kMostGroups = 4096;
 
 }  // namespace
@@ -50,9 +50,9 @@ Topology::Family Topology::add_family(int ranks_per_block, int links_per_block, 
                                       int blocks) {
   const Family f{num_links(), ranks_per_block, links_per_block};
   if (blocks == 0) blocks = int(ceil_div(ranks_, ranks_per_block));
-  if (int64_t{blocks} * links_per_block > kMostLinks)
-    throw UsageError(blocks, " blocks of ", links_per_block, " links are more than ", kMostLinks,
-                     "\n  hint: fewer ports_per_node, or fewer ranks");
+  if (num_links() + int64_t{blocks} * links_per_block > kMostLinks)
+    throw UsageError(ranks_, " ranks have more than ", kMostLinks,
+                     " links: use fewer ports_per_node, or fewer ranks");
   capacity_.insert(capacity_.end(), size_t(blocks) * size_t(links_per_block), capacity);
   families_.push_back(f);
   return f;
