@@ -86,9 +86,39 @@ class RowSum {
   float rest_ = 0.0f;
 };
 
-// 2^x for x <= 127 as 2^n 2^f, |f| <= 1/2: a minimax polynomial in f with relative error 9e-8 that
-// is exactly 1 at 0. 0 for x <= -127, -inf included. Adding `magic` rounds x to an integer n and
-// leaves n + 127, the exponent bits of 2^n, in the low byte.
+// 1 + f (c4 + f (c3 + ...)): exactly 1 at 0.
+template <class D>
+HWY_INLINE hn::Vec<D> power_of_fraction(D df, hn::Vec<D> f, const float (&c)[5]) {
+  auto p = hn::Set(df, c[0]);
+#pragma GCC unroll 4
+  for (int i = 1; i < 5; ++i) p = hn::MulAdd(p, f, hn::Set(df, c[i]));
+  return hn::MulAdd(p, f, hn::Set(df, 1.0f));
+}
+
+// 2^x for x <= 127 as 2^n 2^f, f = x - n: a minimax polynomial in f with relative error 9e-8.
+// 0 for x <= -127, -inf included.
+#if HWY_TARGET <= HWY_AVX3
+// n rounds down. AVX-512 has f in one instruction and the product with 2^n in another. Of a
+// subnormal result that takes 200 cycles: it is left out (below -126; not of NaN).
+HWY_INLINE __m512 fraction(__m512 x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
+HWY_INLINE __m128 fraction(__m128 x) { return _mm_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
+HWY_INLINE __m512 times_power(__m512 p, __m512 x) {
+  const __mmask16 normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(normal, p, x);
+}
+HWY_INLINE __m128 times_power(__m128 p, __m128 x) {
+  return _mm_maskz_scalef_ps(_mm_cmp_ps_mask(x, _mm_set1_ps(-126.0f), _CMP_NLT_UQ), p, x);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_below_127(D df, hn::Vec<D> x) {
+  const auto p = power_of_fraction(
+      df, hn::Vec<D>{fraction(x.raw)},
+      {1.867128769e-03f, 9.016992524e-03f, 5.579992756e-02f, 2.401644737e-01f, 6.931512952e-01f});
+  return hn::Vec<D>{times_power(p.raw, x.raw)};
+}
+#else
+// n is the nearest: adding `magic` rounds x and leaves n + 127, the exponent bits of 2^n, in the
+// low byte.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_below_127(D df, hn::Vec<D> x) {
   const hn::RebindToUnsigned<D> du;
@@ -97,14 +127,12 @@ HWY_INLINE hn::Vec<D> exp2_below_127(D df, hn::Vec<D> x) {
   const auto shifted = hn::Add(x, magic);
   const auto f = hn::Sub(x, hn::Sub(shifted, magic));
   const auto power = hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(du, shifted)));
-  auto p = hn::Set(df, 1.326472731e-03f);
-  p = hn::MulAdd(p, f, hn::Set(df, 9.671512991e-03f));
-  p = hn::MulAdd(p, f, hn::Set(df, 5.550733581e-02f));
-  p = hn::MulAdd(p, f, hn::Set(df, 2.402224243e-01f));
-  p = hn::MulAdd(p, f, hn::Set(df, 6.931470037e-01f));
-  p = hn::MulAdd(p, f, hn::Set(df, 1.0f));
+  const auto p = power_of_fraction(
+      df, f,
+      {1.326472731e-03f, 9.671512991e-03f, 5.550733581e-02f, 2.402224243e-01f, 6.931470037e-01f});
   return hn::Mul(p, power);
 }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace longnet
