@@ -57,9 +57,7 @@ class ChunkRows {
       }
     }
     clear(ws_.o, rows_ * ws_.padded);
-    clear(ws_.o_outer, rows_ * ws_.padded);
     clear(ws_.l, rows_ * kLanes);
-    clear(ws_.l_outer, rows_ * kLanes);
     for (int64_t i = 0; i < rows_; ++i) ws_.m[i] = kNoMaximum;
   }
 
@@ -98,22 +96,20 @@ class ChunkRows {
     if (++panels_ % kPanelsPerGroup == 0) close_group();
   }
 
-  // Closes a group of panels: its sums become one term of the outer sums.
-  void close_group() {
-    add_and_clear(ws_.o_outer, ws_.o, rows_ * ws_.padded);
-    add_and_clear(ws_.l_outer, ws_.l, rows_ * kLanes);
-  }
-
   void store(const PartialRun& out, float output_scale) {
     const FloatTag df;
     const hn::CappedTag<float, 8> d8;
     for (int64_t i = 0; i < rows_; ++i) {
-      const float sum = hn::GetLane(hn::SumOfLanes(df, hn::Load(df, ws_.l_outer + i * kLanes)));
+      FloatVec lanes = hn::Load(df, ws_.l + i * kLanes);
+      if (has_outer_) lanes = hn::Add(lanes, hn::Load(df, ws_.l_outer + i * kLanes));
+      const float sum = hn::GetLane(hn::SumOfLanes(df, lanes));
       const bool saw_keys = sum > 0.0f;
       const auto factor = hn::Set(d8, saw_keys ? output_scale / sum : 0.0f);
       for (int64_t c = 0; c < ws_.head_dim; c += int64_t(hn::MaxLanes(d8))) {
-        hn::StoreU(hn::Mul(factor, hn::LoadU(d8, ws_.o_outer + i * ws_.padded + c)), d8,
-                   out.o + i * out.o_stride + c);
+        const int64_t at = i * ws_.padded + c;
+        auto row = hn::LoadU(d8, ws_.o + at);
+        if (has_outer_) row = hn::Add(row, hn::LoadU(d8, ws_.o_outer + at));
+        hn::StoreU(hn::Mul(factor, row), d8, out.o + i * out.o_stride + c);
       }
       const double ln2 = 0.6931471805599453;
       out.lse[i * out.lse_stride] = saw_keys ? float(ws_.m[i] * ln2 + std::log(double(sum)))
@@ -123,6 +119,18 @@ class ChunkRows {
 
  private:
   static void clear(float* x, int64_t count) { std::fill(x, x + count, 0.0f); }
+
+  // The sums of a group of panels become one term of the outer sums, which the last group's are
+  // added to when they are stored: up to 4096 keys need no outer sums.
+  void close_group() {
+    if (!has_outer_) {
+      clear(ws_.o_outer, rows_ * ws_.padded);
+      clear(ws_.l_outer, rows_ * kLanes);
+      has_outer_ = true;
+    }
+    add_and_clear(ws_.o_outer, ws_.o, rows_ * ws_.padded);
+    add_and_clear(ws_.l_outer, ws_.l, rows_ * kLanes);
+  }
 
   void multiply_by_keys(int64_t begin, int64_t rows, int64_t vectors) {
     for (int64_t c = 0; c < vectors; c += kTileVectors)
@@ -177,9 +185,11 @@ class ChunkRows {
     const FloatTag df;
     const float factor = hn::GetLane(exp2_below_127(df, hn::Set(df, ws_.m[row] - max)));
     scale_floats(ws_.o + row * ws_.padded, ws_.padded, factor);
-    scale_floats(ws_.o_outer + row * ws_.padded, ws_.padded, factor);
     scale_floats(ws_.l + row * kLanes, kLanes, factor);
-    scale_floats(ws_.l_outer + row * kLanes, kLanes, factor);
+    if (has_outer_) {
+      scale_floats(ws_.o_outer + row * ws_.padded, ws_.padded, factor);
+      scale_floats(ws_.l_outer + row * kLanes, kLanes, factor);
+    }
     ws_.m[row] = max;
   }
 
@@ -187,6 +197,7 @@ class ChunkRows {
   const ColumnGroups columns_;
   const int64_t rows_;
   int64_t panels_ = 0;  // that have been attended to
+  bool has_outer_ = false;
 };
 
 template <class Storage>
@@ -197,7 +208,6 @@ void attend_chunk(const AttendTask& task, const AttendOptions& options, const At
   for_each_panel<Storage>(
       KeyPanels(task.kv, sizeof(Storage), options.causal ? q.last_token() : kAllTokens), q, options,
       chunk);
-  chunk.close_group();
   chunk.store(task.out, options.output_scale);
 }
 
