@@ -98,11 +98,11 @@ def disturbances(run: Run) -> list[str]:
     if (reason := busy(run)) and any(p.source != MODELLED for p in run.points):
         notes.append(f"The machine was busy when this run began: {reason}. Times without a load check beside their samples decide no claim.")
     if found := disturbed(run, run.points):
-        few = "; ".join(f"{key[1]}: {why}" for key, why in list(found.items())[:3]) + ("; …" if len(found) > 3 else "")
-        notes.append(
-            f"Something disturbed {plural(len(found), 'point')} ({few}). Such points are drawn, but decide no claim about time; "
-            "measure them again."
-        )
+        ids: dict[str, list[str]] = {}
+        for key, why in list(found.items())[:3]:
+            ids.setdefault(why, []).append(key[1])
+        few = "; ".join(f"{', '.join(some)}: {why}" for why, some in ids.items()) + ("; …" if len(found) > 3 else "")
+        notes.append(f"Something disturbed {plural(len(found), 'point')} ({few}): drawn, but deciding no claim about time. Measure again.")
     for points, what in (
         ([p for p in run.points if p.ok and p.shares_gpu], "ran on fewer GPUs than ranks"),
         ([p for p in run.points if p.ok and p.throttled], "ran while a GPU had slowed its clocks down"),
