@@ -57,6 +57,7 @@ GLOSSARY: list[tuple[str, object]] = [
     ("~ N^b", "the power law through a line: b = 0 is constant, 1 linear, 2 quadratic. R² = 1 is a perfect fit"),
     ("rise", "a value divided by the smallest one at a shorter N of its line"),
     ("one device in the place of P ranks", "it computes their parts one after the other: every number is computed, no message is sent"),
+    ("FLOPs", "additions and multiplications: 4·head_dim for each pair of query and key"),
     ("layers of dependency", "attention layers until every token can have heard from every other"),
     ("disturbed", "something else ran beside the point, so that its time decides nothing"),
 ]

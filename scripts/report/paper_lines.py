@@ -38,8 +38,8 @@ RULES = {  # that several claims share
     "then constant communication and complexity are judged. Constant latency is judged where long branches carry work: three segments at "
     f"slower rates, whose gathers grow with N, or a segment at every power of the ratio. Our threshold for that work ({percent_label(SHARED_WORK)} "
     "of the FLOPs) decides which lines count for what.",
-    "lines": "As in figure 5, a line has no what-if, the library's own collective and at least the first segment's tokens on each rank; "
-    "segments may be more.",
+    "lines": "As in figure 5, a line has no simulated change of the machine, the library's own collective and at least the first segment's "
+    "tokens on each rank; segments may be more.",
     "lengths": f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}.",
     "short lengths": f"A line whose time grows by less than {FLOOR_SHARE:g} of its exponent in table 1 at first (N², N√N, N) counts from where it "
     f"grows by {GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's. One that never does is listed, "
