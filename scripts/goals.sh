@@ -14,7 +14,7 @@ done
 build_preset release lnbench kernels_benchmark
 bin=build/release/bin
 [ -e "$folder/kernels.json" ] ||
-  $bin/kernels_benchmark --benchmark_filter='attend/.*d:64/rows:2048' --benchmark_out="$folder/kernels.json" \
+  $bin/kernels_benchmark --benchmark_filter='(attend|backward)/.*d:64/rows:2048' --benchmark_out="$folder/kernels.json" \
     --benchmark_out_format=json >/dev/null 2>&1
 [ -e "$folder/forward/result.json" ] || mpirun -np 2 $bin/lnbench run configs/goals.json -o "$folder/forward"
 [ -e "$folder/tokens/result.json" ] ||
