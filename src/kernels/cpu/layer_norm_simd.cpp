@@ -7,6 +7,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/layer_norm_simd.cpp"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 #include "kernels/cpu/vectors-inl.h"
@@ -22,12 +23,14 @@ struct PartMoments {
   float mean, squares;  // squares about the mean
 };
 
+// Passes over a row that is in a cache leave memory idle: meanwhile the next row is asked for.
 template <class Storage>
-HWY_INLINE PartMoments moments_here(const Storage* x, int64_t cols) {
+HWY_INLINE PartMoments moments_here(const Storage* x, const Storage* next, int64_t cols) {
   RowSum sum, squares;
   for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR { sum.add(d, load_floats(d, x + j)); });
   const float mean = sum.total() / float(cols);
   for_each_vector(cols, [&](auto d, int64_t j) HWY_ATTR {
+    hwy::Prefetch(next + j);
     const auto centred = hn::Sub(load_floats(d, x + j), hn::Set(d, mean));
     squares.add(d, hn::Mul(centred, centred));
   });
@@ -55,13 +58,14 @@ template <class Task, class Storage>
 HWY_INLINE Moments moments_of(const Task& task, int64_t row, const Storage* x) {
   const int64_t cols = task.x.cols;
   if (task.moments.parts > 0) return moments_of(task.moments, row, cols, task.epsilon);
-  return moments_of(moments_here(x, cols), cols, task.epsilon);
+  return moments_of(moments_here(x, x + task.x.stride, cols), cols, task.epsilon);
 }
 
 template <class Storage>
 void row_moments(const Matrix& x, float* into) {
   for (int64_t i = 0; i < x.rows; ++i) {
-    const PartMoments m = moments_here(row_of<Storage>(x, i), x.cols);
+    const Storage* row = row_of<Storage>(x, i);
+    const PartMoments m = moments_here(row, row + x.stride, x.cols);
     into[2 * i] = m.mean, into[2 * i + 1] = m.squares;
   }
 }
@@ -77,6 +81,7 @@ void layer_norm(const LayerNormTask& task) {
     Y* y = row_of<Y>(task.y, i);
     const Moments m = moments_of(task, i, x);
     for_each_vector(task.x.cols, [&](auto d, int64_t j) HWY_ATTR {
+      hwy::Prefetch(y + task.y.stride + j);
       const auto centred = hn::Sub(load_floats(d, x + j), hn::Set(d, m.mean));
       const auto normal = hn::Mul(centred, hn::Set(d, m.factor));
       store_floats(hn::MulAdd(normal, hn::LoadU(d, task.gain + j), hn::LoadU(d, task.bias + j)), d,
@@ -118,6 +123,7 @@ struct NormBackward {
   HWY_INLINE std::array<float, 2> sums() const {
     RowSum sum, sum_normal;
     for_each_vector(task.x.cols, [&](auto d, int64_t j) HWY_ATTR {
+      hwy::Prefetch(grad_y + task.grad_y.stride + j);
       const auto g = grad(d, j);
       sum.add(d, g);
       sum_normal.add(d, hn::Mul(g, normal(d, j)));
@@ -150,6 +156,7 @@ void layer_norm_backward(const LayerNormBackwardTask& task) {
     const auto [mean, mean_normal] = means_of(row, i);
     for_each_vector(
         task.x.cols, [&, mean = mean, mean_normal = mean_normal](auto d, int64_t j) HWY_ATTR {
+          hwy::Prefetch(grad_x + task.grad_x.stride + j);
           const auto dy = load_floats(d, row.grad_y + j), z = row.normal(d, j);
           hn::StoreU(hn::MulAdd(dy, z, hn::LoadU(d, task.grad_gain + j)), d, task.grad_gain + j);
           hn::StoreU(hn::Add(dy, hn::LoadU(d, task.grad_bias + j)), d, task.grad_bias + j);
