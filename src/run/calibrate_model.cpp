@@ -14,25 +14,30 @@ namespace {
 // A model whose activations take a few MB each, as those of steps of some thousand tokens do.
 struct StepShape {
   int64_t heads, ffn_width, rows;  // of 64 a head; rows of a rank
+  int head_groups = 1;
 };
 
 std::vector<StepShape> step_shapes(bool quick) {
-  if (quick) return {{1, 128, 256}, {2, 512, 256}};
-  return {{1, 256, 8192}, {2, 512, 4096}, {4, 1024, 2048}, {4, 384, 8192}, {12, 3072, 1024}};
+  if (quick) return {{1, 128, 256}, {2, 512, 256}, {2, 512, 256, 2}};
+  return {{1, 256, 8192},     {2, 512, 4096}, {4, 1024, 2048},
+          {4, 1024, 2048, 2}, {4, 384, 8192}, {12, 3072, 1024}};
 }
 
 // Attention within short segments: no messages, and few pairs.
 Schedule step_of(const ModelShape& model, const StepShape& shape, int ranks) {
-  const AttentionProblem problem{.seq_len = shape.rows * ranks,
-                                 .num_heads = shape.heads,
-                                 .num_kv_heads = shape.heads,
+  const int group = ranks / shape.head_groups;  // ranks of a sequence
+  const int64_t heads = shape.heads / shape.head_groups;
+  const AttentionProblem problem{.seq_len = shape.rows * group,
+                                 .num_heads = heads,
+                                 .num_kv_heads = heads,
                                  .head_dim = 64,
                                  .causal = true};
   const ShardedProblem sharded{
-      problem, {.branches = {{256, 1}}}, {problem.seq_len, ranks, LayoutKind::kContiguous}};
+      problem, {.branches = {{256, 1}}}, {problem.seq_len, group, LayoutKind::kContiguous}};
   const AlgorithmInfo& dilated = find_algorithm("dilated");
   return lower_collectives(training_step(model, make_schedule(dilated, sharded, Pass::kForward),
-                                         make_schedule(dilated, sharded, Pass::kBackward), {}),
+                                         make_schedule(dilated, sharded, Pass::kBackward),
+                                         {.head_groups = shape.head_groups}),
                            {});
 }
 
@@ -75,6 +80,7 @@ ModelMeasurement measure_model(Communicator& comm, int threads, const Calibratio
   const auto kernel = make_kernel("cpu");
   const auto model_kernel = make_cpu_model_kernel();
   for (const StepShape& shape : step_shapes(budget.quick)) {
+    if (comm.size() % shape.head_groups != 0) continue;
     const ModelShape model{.layers = 2, .ffn_width = shape.ffn_width};
     const Schedule step = step_of(model, shape, comm.size());
     MemoryLedger ledger;
