@@ -322,12 +322,17 @@ class Simulate(Case):
         report = {"program": "gpu_kernels_benchmark", "device": {"name": "Some GPU"},
                   "points": [point, point | {"rows": 8192, "flops_per_s": 2e13}, point | {"section": "dilation", "rows": 512},
                              point | {"causal": True, "flops_per_s": None}, point | {"kernel": "cudnn", "shape": "", "default": True, "flops_per_s": 5e14},
-                             point | {"rows": 4096, "shape": "64x64q-4", "default": False}]}
+                             point | {"rows": 4096, "shape": "64x64q-4", "default": False},
+                             {"section": "gemm", "dtype": "bf16", "m": 10, "n": 20, "k": 30, "flops_per_s": 4e14},
+                             {"section": "gemm", "dtype": "bf16", "m": 10, "n": 20, "k": 90, "flops_per_s": 8e14},
+                             {"section": "gemm", "dtype": "fp32", "m": 10, "n": 20, "k": 30, "status": "error"}]}
         kernels, made = self.write("kernels.json", report), self.path / "measured.json"
         args = ("calibrate", "--cluster", self.CLUSTER, "--gpu-kernels")
         self.expect(0, *args, kernels, "-o", str(made))
         device = json.loads(made.read_text())["device"]  # measured rows are those of their own kernel, which the cluster takes
         rows = device["attend"]
+        self.assertAlmostEqual(device["gemm_flops"]["bf16"]["value"] / 6.4e14, 1)  # 4 parts of FLOPs in 2.5 of time
+        self.assertNotIn("fp32", device["gemm_flops"])
 
         def replaced(r):
             return r["head_dim"] == 64 and not r["causal"] and r["kernel"] == device["kernel"]

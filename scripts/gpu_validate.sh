@@ -74,8 +74,8 @@ else
   command -v nvcc >/dev/null || { say "gpu_validate: nvcc was not found: set PATH or CUDA_HOME"; exit 2; }
   command -v cmake >/dev/null || { say "gpu_validate: cmake was not found"; exit 2; }
 fi
-# Python's wheels bring cuDNN and NCCL to machines that have no packages of them.
-for library in cudnn nccl; do
+# Python's wheels bring cuDNN, cuBLASLt and NCCL to machines that have no packages of them.
+for library in cudnn cublasLt nccl; do
   upper=${library^^}
   home=$(python3 - "$library" 2>/dev/null <<'PY'
 import glob, importlib.util, os, sys
@@ -218,7 +218,7 @@ if [ "$build_only" = 1 ]; then
   [ -n "$gpu_name" ] || { say "no GPU on this machine: nothing was run"; exit 3; }
   exit 0
 fi
-for library in cudnn nccl; do
+for library in cudnn cublasLt nccl; do
   [ "$built" = 1 ] || grep -qi "$library ON" "$out/build.log" || left_out+=("$library: its header was not found")
 done
 
@@ -264,7 +264,7 @@ run_config() {  # NAME CONFIG OPTIONS...; exit 4: stopped in time, with what it 
   [ -f "$out/$name/result.json" ] && cp "$out/$name/result.json" "$out/$name.json"
 }
 
-stage check_kernels $bin/gpu_check --only generator,rows,summaries,attend,backward --json "$out/check_kernels.json"
+stage check_kernels $bin/gpu_check --only generator,rows,summaries,gemm,attend,backward --json "$out/check_kernels.json"
 stage kernels $bin/gpu_kernels_benchmark --seconds "$(plan kernels)" --json "$out/kernels.json"
 # The kernel that no GPU has run yet: in processes of its own, so that a hang costs its time alone. One
 # that computes something wrong is timed all the same.

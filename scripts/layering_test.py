@@ -31,7 +31,7 @@ LIBRARY_HOMES = {
     r"nlohmann/.*": r"src/json/[^/]+\.cpp",
     r"hwloc\.h": r"src/io/environment\.cpp",
     r"openssl/.*": r"src/io/sha256\.cpp",
-    r"cuda.*|cudnn.*": r"src/([a-z]+/cuda|emulation)/.*",
+    r"cuda.*|cudnn.*|cublas.*": r"src/([a-z]+/cuda|emulation)/.*",
     r"gpu/.*": r"bench/gpu/.*",
     r"benchmark/.*": r"bench/.*",
     r"CLI/.*": r"bench/.*",

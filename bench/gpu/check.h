@@ -22,6 +22,7 @@ int run_ipc_child(const char* socket);  // the other process of check_ipc
 void check_generator(Outcome& out, bool small);
 void check_rows(Outcome& out, bool small);
 void check_summaries(Outcome& out, bool small);
+void check_gemm(Outcome& out, bool small);
 void check_attend(Outcome& out, bool small);
 void check_backward(Outcome& out, bool small);
 void check_branches(Outcome& out, bool small);

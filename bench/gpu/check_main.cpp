@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "gpu/check.h"
 #include "gpu/support.h"
+#include "kernels/cuda/device_gemm.h"
 #include "kernels/cuda/device_kernel.h"
 #include "measure/sampler.h"
 
@@ -35,8 +36,8 @@ constexpr const char* kUsage =
 
   gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
 
-  --only   of: ipc, generator, rows, summaries, attend, backward, sm90a, cudnn, cudnn_backward,
-           branches, programs, programs_backward, programs_sm90a, virtual, refusals
+  --only   of: ipc, generator, rows, summaries, gemm, attend, backward, sm90a, cudnn,
+           cudnn_backward, branches, programs, programs_backward, programs_sm90a, virtual, refusals
   --small  shapes for compute-sanitizer, which slows a kernel down a hundredfold
   --json   what was checked and how far off it was, renewed after every section
 
@@ -52,6 +53,7 @@ constexpr Section kSections[] = {
     {"generator", check_generator},
     {"rows", check_rows},
     {"summaries", check_summaries},
+    {"gemm", check_gemm},
     {"attend", check_attend},
     {"backward", check_backward},
     {"sm90a", check_sm90a},
@@ -110,6 +112,7 @@ int check_all(const Arguments& arguments) {
                            .set("program", "gpu_check")
                            .set("device", device_json())
                            .set("cudnn", describe_cudnn())
+                           .set("cublaslt", describe_cublaslt())
                            .set("nccl", describe_nccl())
                            .set("failed", failed)
                            .set("sections", sections)

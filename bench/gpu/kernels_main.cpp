@@ -5,7 +5,9 @@
 
 #include "core/check.h"
 #include "execute/cuda/device_executor.h"
+#include "gpu/kernels_gemm.h"
 #include "gpu/support.h"
+#include "kernels/cuda/device_gemm.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/rows.h"
 #include "measure/sampler.h"
@@ -26,6 +28,7 @@ constexpr const char* kUsage =
             rate of the same kernel), and what gather + dense + scatter costs instead.
   backward  The backward pass at r = 1 and 4, TFLOP/s of 10 d per visible pair. cuDNN as the library
             runs, its sums of dQ in one order ("cudnn") and in any ("cudnn any order").
+  gemm      Products of a layer and of its gradients by cuBLASLt, for a quarter of the tokens.
   merge     A dilated branch folded into the output by the kernel, or by a launch of its own.
 
   --seconds  What the program may take; what it leaves out is counted.
@@ -66,6 +69,7 @@ class Benchmark {
     for (const Model& model : kModels) sweep(model);
     if (!sm90a_) {
       for (const Model& model : kModels) backward(model);
+      if (only_rows_ == 0 && !late()) failed_ += time_products(tokens_ / 4, quick_, points_);
       for (const Model& model : kModels) merge(model);
     }
     judge();
@@ -151,6 +155,8 @@ class Benchmark {
     double rate = 0;
     note_work(concat(p.section, " ", p.label(), " d ", p.head_dim, " rows ", p.rows, " r ",
                      p.dilation_rate, " causal ", p.causal));
+    std::printf("%-11s %-14s %4d %6d %6d %3d", p.section.c_str(), p.label().c_str(),
+                int(p.head_dim), int(p.rows), int(p.causal), int(p.dilation_rate));
     try {
       MemoryLedger ledger;
       const Prepared work = prepare(ledger);
@@ -169,15 +175,12 @@ class Benchmark {
           .set("ratio_to_cudnn", cudnn > 0 ? rate / cudnn : NAN)
           .set("scratch_bytes", ledger.peak_bytes())
           .set("timing", timing_json(timing));
-      std::printf("%-11s %-14s %4d %6d %6d %3d %9.1f %8.3f %8.3f\n", p.section.c_str(),
-                  p.label().c_str(), int(p.head_dim), int(p.rows), int(p.causal),
-                  int(p.dilation_rate), rate * 1e-12, rate / ceiling,
+      std::printf(" %9.1f %8.3f %8.3f\n", rate * 1e-12, rate / ceiling,
                   cudnn > 0 ? rate / cudnn : 0.0);
     } catch (const std::exception& e) {
       ++failed_;
       json.set("status", "error").set("reason", e.what());
-      std::printf("%-11s %-14s %4d %6d %6d %3d  %s\n", p.section.c_str(), p.label().c_str(),
-                  int(p.head_dim), int(p.rows), int(p.causal), int(p.dilation_rate), e.what());
+      std::printf("  %s\n", e.what());
     }
     rates_[p.key()] = rate;
     std::fflush(stdout);
@@ -192,21 +195,16 @@ class Benchmark {
       p.kernel = "cudnn";
       cudnn_rate_[p.place()] = measure(p, *make_cudnn_kernel(), tasks, {.keep_16_bits = true});
     }
-    const auto shapes = cuda_kernel_shapes(p.head_dim);
-    for (size_t i = 0; i < (variants && !sm90a_ ? shapes.size() : 1); ++i) {
-      p.kernel = "cuda";
-      p.shape = shapes[i];
-      p.standard = i == 0;
-      measure(p, *make_cuda_kernel(shapes[i]), tasks, {});
-    }
-    if (!sm90a_) return;
-    const auto wide = sm90a_kernel_shapes(p.head_dim);
-    for (size_t i = 0; i < (variants ? wide.size() : 1); ++i) {
-      p.kernel = "cuda_sm90a";
-      p.shape = wide[i];
-      p.standard = i == 0;
-      measure(p, *make_sm90a_kernel(wide[i]), tasks, {});
-    }
+    const auto own = [&](const char* name, const auto& shapes, bool all, const auto& make) {
+      p.kernel = name;
+      for (size_t i = 0; i < (all ? shapes.size() : 1); ++i) {
+        p.shape = shapes[i];
+        p.standard = i == 0;
+        measure(p, *make(shapes[i]), tasks, {});
+      }
+    };
+    own("cuda", cuda_kernel_shapes(p.head_dim), variants && !sm90a_, make_cuda_kernel);
+    if (sm90a_) own("cuda_sm90a", sm90a_kernel_shapes(p.head_dim), variants, make_sm90a_kernel);
   }
 
   void sweep(const Model& model) {
@@ -368,6 +366,7 @@ class Benchmark {
                           .set("program", "gpu_kernels_benchmark")
                           .set("device", device_json())
                           .set("cudnn", describe_cudnn())
+                          .set("cublaslt", describe_cublaslt())
                           .set("left_out", int64_t(left_out_))
                           .set("goals", goals_)
                           .set("points", points_)

@@ -1,9 +1,10 @@
-# GPU backends. Sets LONGNET_HAS_CUDA, LONGNET_HAS_CUDNN and LONGNET_HAS_NCCL.
+# GPU backends. Sets LONGNET_HAS_CUDA, LONGNET_HAS_CUDNN, LONGNET_HAS_CUBLASLT and LONGNET_HAS_NCCL.
 #
 # nvcc is looked for on the PATH and in /usr/local/cuda. The programs link the CUDA runtime statically
-# and open the driver, cuDNN, NCCL and NVML when they are needed: they start on machines without any.
+# and open the driver, cuDNN, cuBLASLt, NCCL and NVML when they are needed: they start on machines without any.
 set(LONGNET_HAS_CUDA OFF)
 set(LONGNET_HAS_CUDNN OFF)
+set(LONGNET_HAS_CUBLASLT OFF)
 set(LONGNET_HAS_NCCL OFF)
 if(LONGNET_CUDA STREQUAL "OFF")
   return()
@@ -42,8 +43,8 @@ endif()
 set(LONGNET_HAS_CUDA ON)
 
 # Headers alone: the libraries are opened at run time. Python's wheels bring them as well.
-foreach(library CUDNN NCCL)
-  string(TOLOWER ${library} header)
+foreach(header cudnn cublasLt nccl)
+  string(TOUPPER ${header} library)
   find_path(LONGNET_${library}_INCLUDE ${header}.h HINTS $ENV{${library}_HOME}/include
             ${CUDAToolkit_INCLUDE_DIRS})
   if(LONGNET_${library}_INCLUDE)
@@ -51,4 +52,4 @@ foreach(library CUDNN NCCL)
   endif()
 endforeach()
 message(STATUS "GPU backends: CUDA ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}, "
-               "cuDNN ${LONGNET_HAS_CUDNN}, NCCL ${LONGNET_HAS_NCCL}")
+               "cuDNN ${LONGNET_HAS_CUDNN}, cuBLASLt ${LONGNET_HAS_CUBLASLT}, NCCL ${LONGNET_HAS_NCCL}")

@@ -177,7 +177,8 @@ ClusterSpec to_cluster(const Calibration& calibration, const World& world, const
 
 // `base` with the figures of `file`, what gpu_kernels_benchmark --json wrote, for `kernel` ("cuda",
 // "cudnn"), which becomes the cluster's: dense attention in bf16. Published rows of that kernel
-// give way where a head_dim and mask were measured; others stay. Throws UsageError when the file
+// give way where a head_dim and mask were measured; others stay. So does the speed of products,
+// where the file has some of their type. Throws UsageError when the file
 // holds no such figures.
 ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
                                     const std::string& kernel);

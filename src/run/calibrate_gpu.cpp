@@ -45,6 +45,25 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
   return out;
 }
 
+// FLOP/s of the file's products, all of one type together.
+std::map<DType, Quantity> read_products(const JsonNode& root, const std::string& device) {
+  std::map<DType, std::pair<double, double>> sums;  // FLOP, seconds
+  const JsonNode* points = root.find("points");
+  for (const JsonNode& p : points ? points->items : std::vector<JsonNode>{}) {
+    const double rate = p.real("flops_per_s");
+    const double of_point = 2.0 * p.real("m") * p.real("n") * p.real("k");
+    if (p.text("section") != "gemm" || !(rate > 0) || !(of_point > 0)) continue;
+    auto& [flops, seconds] = sums[parse_enum<DType>(p.text("dtype"))];
+    flops += of_point;
+    seconds += of_point / rate;
+  }
+  std::map<DType, Quantity> out;
+  for (const auto& [dtype, sum] : sums)
+    out[dtype] = {sum.first / sum.second,
+                  concat("measured on ", device, " by gpu_kernels_benchmark, cuBLASLt")};
+  return out;
+}
+
 }  // namespace
 
 ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
@@ -68,6 +87,8 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
     });
   });
   base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
+  for (const auto& [dtype, speed] : read_products(root, device))
+    base.device.gemm_flops[dtype] = speed;
   base.device.kernel = kernel;
   base.description += concat("; speed of attention measured on ", device, " with kernel ", kernel);
   return base;

@@ -1,0 +1,14 @@
+// Part of gpu_kernels_benchmark: products of matrices by cuBLASLt.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+#include "gpu/support.h"
+
+namespace longnet::gpu {
+
+// Products of a layer of the paper's base model (D = 768, feed-forward 4 D) for `tokens` rows, and
+// of its gradients: adds a point each, and returns how many failed. None without cuBLASLt.
+size_t time_products(int64_t tokens, bool quick, std::vector<Json>& points);
+
+}  // namespace longnet::gpu
