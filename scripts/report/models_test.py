@@ -65,6 +65,12 @@ class Models(unittest.TestCase):
         said = " ".join(model_sentences(context(records)))
         self.assertIn("forward and backward pass of one layer over 4M tokens", said)
 
+    def test_head_groups_are_named_beside_the_same_ranks_without(self) -> None:
+        split = layer("ring", 8)
+        split["id"], split["params"]["head_groups"] = "00000004", 4
+        labels = {row["label"] for row in rows_of(figure([layer("ring", 8), split], "model_parts"))}
+        self.assertEqual([sum(" ".join(label.split()).count(text) for label in labels) for text in ("ring", "head groups 4")], [2, 1])
+
     def test_other_parallelisms_are_judged_by_losses(self) -> None:
         def made(ranks: int, replicas: int, heads: int, product: float) -> dict[str, Any]:
             record = layer("dilated", ranks, replicas)

@@ -119,7 +119,8 @@ class SeriesIndex:
             named = scalar_params(p)
             for option in DEFAULTS.keys() - LABELLED_APART:
                 value = str(named.get(option, DEFAULTS[option]))
-                at_ranks[p.algorithm, option, p.run, p.source, p.group_ranks].add(value)
+                ranks = p.ranks if option == "head_groups" else p.group_ranks  # which head groups themselves make fewer
+                at_ranks[p.algorithm, option, p.run, p.source, ranks].add(value)
                 overall[p.algorithm, option].add(value)
         several = {key[:2] for key, found in at_ranks.items() if len(found) > 1}
         return {key for key, found in overall.items() if len(found) > 1 and key not in several}
