@@ -101,8 +101,9 @@ def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str) ->
     missing = f"no {what} on two or more ranks with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
     slower = "rates grow more slowly than segments, so that gathers grow with N"
     others = [Unjudged(slower, v.whole, v.points) for follows, v in found if not follows]
-    seen = decide(source, [v for follows, v in found if follows], missing, unjudged=others)
-    uncounted = source == "measured" and seen.details and all(BY_PROGRAM in text for text in seen.details)
+    judged = [v for follows, v in found if follows]
+    seen = decide(source, judged, missing, unjudged=others)
+    uncounted = source == "measured" and judged and all(BY_PROGRAM in v.text for v in judged)
     return replace(seen, source=COMPUTED) if uncounted else seen
 
 

@@ -43,6 +43,16 @@ class Communication(unittest.TestCase):
             claim([point("dilated", n * K, 1) for n in (8, 16, 32, 64)], "Communication").status, NOT_TESTED
         )
 
+    def test_bytes_by_formula_are_computed_whatever_is_listed_beside_them(self) -> None:
+        records = paper_line()
+        for record in records:  # moved by MPI's own collectives
+            record["comm"] |= {"counted_bytes_per_rank": 0, "modelled_bytes_per_rank": M, "predicted_bytes_per_rank": M}
+        counted = [r | {"id": f"c{i}", "params": r["params"] | {"dtype": "bf16"}} for i, r in enumerate(line_of("dilated", 0.0))]
+        for beside in ([], counted):  # its rates grow more slowly: listed, not judged
+            found = claim(records + beside, "Communication")
+            self.assertEqual((found.status, found.scale), (SUPPORTED, "to 64K tokens, computed"))
+        self.assertEqual(claim(paper_line() + counted, "Communication").source, "measured")
+
     def test_communication_over_ranks(self) -> None:
         weak = [point("dilated", p * 8 * K, p) for p in (2, 4, 8, 16)]  # (P-1)/P of a constant
         found = claim(weak, "Communication")
