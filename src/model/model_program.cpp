@@ -27,6 +27,7 @@ class Step {
     const bool model = options_.scope == Scope::kModel, backward = has_backward(options_.pass);
     if (model) add_slots();
     layers_.add_slots();
+    if (!options_.with_ops) return build_.take();
     if (model) {
       build_.add(Reset{sums_.piece(build_.rank())});
       build_.rows(RowFunction::kEmbed, {tokens(), build_.weight("embedding")}, {layers_.input()});

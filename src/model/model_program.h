@@ -25,6 +25,7 @@ struct StepOptions {
   // Ranks with the same tokens: `attention` has the heads of one of them.
   int head_groups = 1;
   double decay = 0.1, clip_norm = 1;
+  bool with_ops = true;                      // false: slots alone, without those that only ops need
   int64_t logits_values = int64_t{1} << 26;  // of a part of the rows; 256 parts at most
 };
 

@@ -385,5 +385,19 @@ TEST(ModelPoint, WorkIsThatOfProductsAndAttention) {
   EXPECT_EQ(plan.account.flops, a.flops + b.flops);
 }
 
+// Changes that do not fit are left out by it, without the ops of their programs.
+TEST(ModelPoint, TheLeastSlotsAreMostOfThoseOfAProgramAndNoMore) {
+  for (const char* algorithm : {"local", "ring", "dilated", "all_gather"})
+    for (const Scope scope : {Scope::kModel, Scope::kLayer}) {
+      PointParams p = model_point(algorithm, algorithm == std::string("local") ? 1 : 4).params;
+      p.scope = scope;
+      if (scope == Scope::kLayer) p.pass = Pass::kForwardBackward;
+      const int64_t least = least_slots(p), all = predicted_slots(make_schedule(p));
+      EXPECT_LE(least, all) << algorithm;
+      EXPECT_GT(2 * least, all) << algorithm;
+    }
+  EXPECT_EQ(least_slots(small_point("ring", 2).params), 0);
+}
+
 }  // namespace
 }  // namespace longnet

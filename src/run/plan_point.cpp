@@ -1,6 +1,7 @@
 #include "run/plan_point.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "core/check.h"
@@ -48,15 +49,26 @@ int64_t predicted_buffers(const PointParams& p, int threads) {
 }
 
 // Of a model's gradients in bf16: the fp32 run that they are held against.
-int64_t predicted_check(const PointParams& p, int threads) {
-  if (!has_layers(p.scope) || !has_backward(p.pass) || p.problem.dtype == DType::kFloat32) return 0;
+std::optional<PointParams> checking_run(const PointParams& p) {
+  if (!has_layers(p.scope) || !has_backward(p.pass) || p.problem.dtype == DType::kFloat32)
+    return std::nullopt;
   PointParams wide = p;
   wide.problem.dtype = DType::kFloat32;
-  return predicted_buffers(wide, threads);
+  return wide;
 }
 
-int64_t predicted_memory(const PointParams& p, int threads) {
-  return predicted_buffers(p, threads) + predicted_check(p, threads);
+int64_t predicted_check(const PointParams& p, int threads) {
+  const auto wide = checking_run(p);
+  return wide ? predicted_buffers(*wide, threads) : 0;
+}
+
+// Programs of large models are made only of points that may fit.
+bool fits(const PointParams& p, int64_t limit) {
+  if (!why_no_program(p).empty()) return false;
+  const auto wide = checking_run(p);
+  if (least_slots(p) + (wide ? least_slots(*wide) : 0) > limit) return false;
+  return why_cannot_run(p).empty() &&
+         predicted_buffers(p, p.threads) + predicted_check(p, p.threads) <= limit;
 }
 
 // Chooses how many sequences are walked at once, and sets the memory that this takes.
@@ -175,6 +187,14 @@ Schedule make_schedule(PointParams p, int64_t batch) {
   return make_schedule(p);
 }
 
+int64_t least_slots(const PointParams& p) {
+  int64_t bytes = 0;
+  if (has_layers(p.scope))
+    for (const Slot& slot : unlowered_schedule(p, {.with_ops = false}).program(0).slots)
+      bytes += slot.bytes;
+  return bytes;
+}
+
 int64_t predicted_slots(const Schedule& schedule, int period) {
   int64_t most = 0;
   std::set<Rank> ranks;
@@ -291,10 +311,8 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   if (limits.memory_bytes > 0 && needed > per_rank) {
     const std::string_view why_more =
         plan.check_bytes > 0 ? " (the check holds the gradients against an fp32 run)" : "";
-    skip_for_memory(plan.point, needed, per_rank, why_more, [&](const PointParams& changed) {
-      return why_cannot_run(changed).empty() &&
-             predicted_memory(changed, changed.threads) <= per_rank;
-    });
+    skip_for_memory(plan.point, needed, per_rank, why_more,
+                    [&](const PointParams& changed) { return fits(changed, per_rank); });
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
     set_status(
         plan.point, PointStatus::kTimeout,

@@ -61,6 +61,8 @@ struct PointPlan {
 // the most ranks that share this machine's memory.
 PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads, int ranks_here);
 
+// A lower bound of a rank's bytes, without its program's ops: of a model or a layer; 0 of others.
+int64_t least_slots(const PointParams& p);
 // Bytes of the largest rank's slots, from a few ranks alone: cheap at any P. `period`: of the
 // schedule (AlgorithmInfo::period), where ranks that do the same need no second look; 0: not known.
 int64_t predicted_slots(const Schedule& schedule, int period = 0);

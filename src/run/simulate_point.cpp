@@ -86,7 +86,7 @@ int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.
 bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
   if (!why_no_program(p).empty()) return false;
-  return p.ranks <= cluster.num_gpus() && slots_of(p, cluster) <= limit;
+  return p.ranks <= cluster.num_gpus() && least_slots(p) <= limit && slots_of(p, cluster) <= limit;
 }
 
 void check_memory(Point& point, const SimulatePoint& options) {
