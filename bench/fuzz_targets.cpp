@@ -44,7 +44,10 @@ void parse_one_config(const std::string& text, int64_t run) {
   if (run % 8 != 0) return;
   const std::vector<Point> points = read_points(config, {.world_size = 2, .mode = config.run.mode});
   const Point& point = points[size_t(run / 8) % points.size()];
-  plan_point(point, machine_limits(config, 1e11), 1, 2);
+  const PointParams& p = point.params;
+  // Programs of a step on thousands of ranks take seconds each.
+  if (p.scope == Scope::kAttention || p.model.layers * p.ranks <= 512)
+    plan_point(point, machine_limits(config, 1e11), 1, 2);
 }
 
 void parse_one_cluster(const std::string& text, const Config& config, int64_t run) {
