@@ -2,7 +2,7 @@
 # One room of src/: every *.cpp of its folder and below becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
 # longnet_NAME_testing, for tests and bench. The link graph is the layering.
-# Libraries and tests are compiled eight files at a time: most of the time goes into the same headers. Files that match
+# Libraries and tests are compiled sixteen files at a time: most of the time goes into the same headers. Files that match
 # SEPARATE are compiled alone: their unnamed namespaces hold the same names, they include themselves, they hold inner
 # loops, or they need a device: programs leave such objects in the libraries, or have emulated ones in their place. HOT: what is timed, or computes for long, is here; such a library is optimised under the sanitizers, too. COLD:
 # reads, writes and arranges; the compiler's best takes longer than it ever saves. ROWS: holds rows of bytes, by pointers.
@@ -52,7 +52,7 @@ function(longnet_room name)
   endforeach()
 
   add_library(longnet_${name} STATIC ${sources})
-  set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON LONGNET_ROWS ${ARG_ROWS})
+  set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16 LONGNET_ROWS ${ARG_ROWS})
   target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
   if(ARG_HOT)
     target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Sanitizer>:-O1>)
@@ -79,7 +79,7 @@ function(longnet_room name)
     endif()
     # A failure names its line by itself.
     target_compile_options(${name}_tests PRIVATE $<$<CONFIG:Release>:${tests_optimised}> $<$<CONFIG:Sanitizer>:-g0>)
-    set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON)
+    set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 1200)
   endif()

@@ -26,6 +26,13 @@ void remove_first(RankProgram& p, int skip = 0) {
   remove(p, OpId(&first_op<Action>(p, skip) - p.ops.data()));
 }
 
+// Nothing waits for the first op of this kind after `skip` others.
+template <class Action>
+void wait_for_no(RankProgram& p, int skip = 0) {
+  const OpId id = OpId(&first_op<Action>(p, skip) - p.ops.data());
+  for (Op& op : p.ops) std::erase(op.after, id);
+}
+
 void expect_found(const Schedule& schedule, const std::string& text) {
   const auto faults = check_schedule(schedule);
   for (const std::string& line : faults)
@@ -139,10 +146,7 @@ TEST(BackwardFaults, AResetAtTheWrongTime) {
                "the keys attended to are not the pattern's");
   for (const int skip : {0, 1, 2})
     expect_found(with_fault(backward_of("dilated", 4), 1,
-                            [&](RankProgram& p) {
-                              const OpId reset = OpId(&first_op<Reset>(p, skip) - p.ops.data());
-                              for (Op& op : p.ops) std::erase(op.after, reset);
-                            }),
+                            [&](RankProgram& p) { wait_for_no<Reset>(p, skip); }),
                  "races with op");
 }
 
@@ -150,12 +154,7 @@ TEST(BackwardFaults, StatisticsThatAreNotThere) {
   for (const Schedule& s : {backward_of("dilated", 4), backward_of("ring", 3)}) {
     expect_found(with_fault(s, 1, [](RankProgram& p) { remove_first<Delta>(p); }),
                  "reads piece 0 of slot 4 before it is there");
-    expect_found(with_fault(s, 1,
-                            [](RankProgram& p) {
-                              const OpId delta = OpId(&first_op<Delta>(p) - p.ops.data());
-                              for (Op& op : p.ops) std::erase(op.after, delta);
-                            }),
-                 "races with op");
+    expect_found(with_fault(s, 1, [](RankProgram& p) { wait_for_no<Delta>(p); }), "races with op");
     expect_found(
         with_fault(s, 1, [](RankProgram& p) { first<Delta>(p).grad_out.rows.within.end = 20; }),
         "statistics, outputs and gradients do not belong together");
@@ -182,11 +181,7 @@ TEST(BackwardFaults, AReduceScatter) {
                "the queries whose gradients arrived are not the pattern's");
   expect_found(with_fault(lowered, 1, [](RankProgram& p) { first<Send>(p).what.pieces.first = 0; }),
                "expects");
-  expect_found(with_fault(lowered, 1,
-                          [](RankProgram& p) {
-                            const OpId last = OpId(&first_op<Merge>(p) - p.ops.data());
-                            for (Op& op : p.ops) std::erase(op.after, last);
-                          }),
+  expect_found(with_fault(lowered, 1, [](RankProgram& p) { wait_for_no<Merge>(p); }),
                "races with op");
 }
 
