@@ -56,6 +56,7 @@ class Mutant:
     new: str
     tests: tuple[str, ...]  # each must catch it
     why: str = ""  # why it may survive
+    settings: tuple[tuple[str, ...], ...] = ()  # of its tests that are runs
 
     def applied(self, text: str) -> str:
         if text.count(self.old) != 1:
@@ -64,8 +65,9 @@ class Mutant:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the fault and its tests: a row of the page stands for this fault and no other."""
-        return hashlib.sha256(repr((self.file, self.old, self.new, self.tests)).encode()).hexdigest()[:10]
+        """A digest of the fault, its tests and their settings: a row of the page stands for these and no other."""
+        planted = (self.file, self.old, self.new, self.tests, *self.settings)
+        return hashlib.sha256(repr(planted).encode()).hexdigest()[:10]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +82,14 @@ class Test:
 
 def read_table(text: str = "") -> tuple[list[Mutant], dict[str, list[str]]]:
     table = tomllib.loads(text or TABLE.read_text(encoding="utf-8"))
-    return [Mutant(**{**m, "tests": tuple(m["tests"])}) for m in table["mutant"]], table["runs"]
+    runs = table["runs"]
+
+    def mutant(entry: dict) -> Mutant:
+        words = [test.partition(" ") for test in entry["tests"]]
+        settings = tuple(tuple(runs[name]) for word, _, name in words if word in RUNS)
+        return Mutant(**{**entry, "tests": tuple(entry["tests"]), "settings": settings})
+
+    return [mutant(entry) for entry in table["mutant"]], runs
 
 
 def lnbench_run(way: str, settings: list[str]) -> Test:
@@ -304,6 +313,11 @@ def result_of(mutant: Mutant, entry: dict) -> str:
     return cell(entry["status"] + missed + (f". {mutant.why}" if mutant.why else ""))
 
 
+def has_changed_since(revision: str, file: str) -> bool:
+    """Also where the revision is not known here."""
+    return subprocess.run(["git", "diff", "--quiet", revision, "HEAD", "--", file], cwd=ROOT, stderr=subprocess.DEVNULL).returncode != 0
+
+
 def page_text(mutants: list[Mutant], suite: Suite | None, before: str) -> str:
     known, rows = known_rows(before), {}
     for m in mutants:
@@ -313,13 +327,16 @@ def page_text(mutants: list[Mutant], suite: Suite | None, before: str) -> str:
         rows[m.id] = row if row[1] == m.fingerprint else nothing  # of another fault, or other tests, under this id
     count = {s: sum(r[0].startswith(s) for r in rows.values()) for s in (CAUGHT, SURVIVED, NOT_BUILT, NOT_RUN)}
     ran = len(mutants) - count[NOT_RUN]
+    changed = sum(rows[m.id][0] != NOT_RUN and has_changed_since(rows[m.id][2], m.file) for m in mutants)
     lines = [
         "# Planted faults", "",
         "Written by `scripts/mutants.sh`, which plants the faults of `scripts/mutants.toml` one at a time, builds what it must and runs",
         "the tests that should catch each: `threads`, `mpi`, `walk` and `gpu` are an `lnbench run` of two ranks (on emulated devices),",
         "`resume` one of MPI that is stopped and resumed, which must end as failed; the others are tests. A fault is caught when every",
-        "test named for it fails. `planted` is a digest of the fault and its tests: a row goes when they change. `revision` is that of",
-        "the sources it was planted in, or the commit into which that one was folded.", "",
+        "test named for it fails. `planted` is a digest of the fault, its tests and their settings: a row goes when they change.",
+        "`revision` is that of the sources it was planted in, or the commit into which that one was folded: a row says what was so there.",
+        f"When this page was written, {changed} of {ran} faults were in files that had changed since; `mutants_test` holds that each",
+        "still fits its file.", "",
         f"**{count[CAUGHT]} of {ran} planted faults are caught**" + (f" ({count[CAUGHT] / ran:.0%})" if ran else "")
         + f"; {count[SURVIVED]} survived, {count[NOT_BUILT]} did not build, {count[NOT_RUN]} of {len(mutants)} were not run yet.", "",
     ]  # fmt: skip

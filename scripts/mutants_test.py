@@ -11,7 +11,7 @@ import fnmatch
 import re
 import unittest
 
-from mutants import NOT_RUN, PAGE, ROOT, RUNS, SURVIVED, Mutant, known_rows, page_text, parse_test, read_table
+from mutants import CAUGHT, NOT_RUN, PAGE, ROOT, RUNS, SURVIVED, Mutant, known_rows, page_text, parse_test, read_table
 
 FEWEST = 40
 TEST_NAME = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
@@ -64,6 +64,12 @@ class Page(unittest.TestCase):
     def test_hides_no_fault(self) -> None:
         self.assertEqual(set(known_rows(PAGE.read_text(encoding="utf-8"))), {m.id for m in MUTANTS}, "run python3 scripts/mutants.py --page")
 
+    def test_every_fault_ran_and_nearly_all_are_caught(self) -> None:
+        rows = known_rows(PAGE.read_text(encoding="utf-8"))
+        results = {m.id: rows[m.id][0] for m in MUTANTS if rows[m.id][1] == m.fingerprint}
+        self.assertEqual([m.id for m in MUTANTS if not results.get(m.id, NOT_RUN).startswith((CAUGHT, SURVIVED))], [])
+        self.assertGreaterEqual(sum(r.startswith(CAUGHT) for r in results.values()), 0.95 * len(MUTANTS))
+
     def test_explains_every_survivor(self) -> None:
         rows = known_rows(PAGE.read_text(encoding="utf-8"))
         silent = [m.id for m in MUTANTS if rows.get(m.id, [""])[0].startswith(SURVIVED) and not m.why]
@@ -82,7 +88,7 @@ class Page(unittest.TestCase):
     def test_rows_of_another_fault_of_that_name_go(self) -> None:
         first = MUTANTS[0]
         page = f"| `{first.id}` | x.cpp | a fault | caught by `a` | {first.fingerprint} | 0123abcd |"
-        others = [dataclasses.replace(first, new="another"), dataclasses.replace(first, tests=("threads exchange",))]
+        others = [dataclasses.replace(first, new="another"), dataclasses.replace(first, tests=("threads exchange",)), dataclasses.replace(first, settings=())]
         for m in others:
             self.assertEqual(known_rows(page_text([m], None, page))[first.id], [NOT_RUN, "-", "-"])
         self.assertEqual(known_rows(page_text([first], None, page))[first.id][1:], [first.fingerprint, "0123abcd"])
