@@ -4,6 +4,7 @@ result was published, of its JSON values whatever their layout. `--print` prints
 """
 import hashlib
 import json
+import re
 import statistics
 import sys
 import unittest
@@ -57,6 +58,13 @@ class Reference(unittest.TestCase):
             for point in timed:
                 samples = point["timing"]["samples_s"]
                 self.assertTrue(len(samples) >= 10 or statistics.median(samples) >= 10, (folder.name, point["id"], len(samples)))
+
+    def test_what_the_simulator_is_held_against_has_ten_samples(self):
+        configs = sorted((REFERENCE.parent.parent / "configs").glob("validate-*.json"))
+        self.assertEqual(len(configs), 3)
+        for config in configs:
+            fewest = re.search(r'"min_samples": (\d+)', config.read_text())
+            self.assertGreaterEqual(int(fewest[1]) if fewest else 0, 10, config)
 
 
 if __name__ == "__main__":
