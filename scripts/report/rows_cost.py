@@ -287,8 +287,8 @@ def lane_order(lane: str) -> int:
     return kind * 10 + min(9, int(number_text) if number_text.isdigit() else 0)
 
 
-ATTENTION_OPS = ("attend", "attend_backward", "delta", "pack", "select", "reset", "copy")
-MESSAGES = ("send", "recv", "receive", "gather", "collective", "all_gather", "all_to_all", "reduce_scatter")
+ATTENTION_OPS = ("attend", "attend_backward", "delta", "pack", "reset")
+MESSAGES = ("send", "recv", "all_gather", "all_to_all", "reduce_scatter")
 NAMED_PHASES = {"merge": "merge", "wait": "waiting", "gemm": "GEMM", "cross_entropy": "cross-entropy", "update": "update"}
 
 
