@@ -106,7 +106,7 @@ struct CheckOutcome {
   double rel_l2_error = 0;         // ||out - ref|| / ||ref|| over all sampled rows
   double spread_rel_l2_error = 0;  // the same over the spread samples; NaN without any
   double max_rel_error = 0;        // the worst row's
-  double max_lse_error = 0;        // absolute
+  double max_lse_error = 0;        // relative to max(1, |LSE|)
   double tolerance = 0;
   bool pass = false;
 };

@@ -180,7 +180,8 @@ struct GradientRecord {
 
 struct CheckRecord {
   std::string status = "not_run";
-  std::string reference{};  // "double"
+  // "double": the definition. Of models "central_difference" (fp32) or "fp32" (bf16).
+  std::string reference{};
   double max_rel_error = kNotMeasured, rel_l2_error = kNotMeasured;
   // Over queries that are the same for any number of ranks and any layout.
   double spread_rel_l2_error = kNotMeasured;

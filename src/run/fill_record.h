@@ -54,23 +54,23 @@ void set_closed_forms(PointRecord& record, const ClosedFormCounts& most);
 void set_memory(PointRecord& record, int64_t predicted_bytes,
                 const std::map<std::string, int64_t>& by_tag = {},
                 std::optional<int64_t> measured_bytes = {});
-// The check; a wrong output makes the point check_failed, with the figures as its reason, and so
-// does a check that passes a poisoned output, which nobody wrote.
+// The check. The point becomes check_failed, with the figures as its reason, where the output is
+// wrong, or where the check passes a poisoned output, which no op has written.
 void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison);
 // What the runs of a model have shown.
 struct ModelOutcome {
-  // Over all runs and ranks, nats a token, of a layer <y, dO>: they are equal.
+  // Loss in nats a token, of a layer <y, dO>: over all runs and ranks, which must agree.
   double lowest_loss = std::numeric_limits<double>::infinity(), highest_loss = -lowest_loss;
   int64_t nan_values = 0;
   bool same_gradients = true;  // every run gave the same, bit for bit
-  // Of a pass with gradients: their norm, the same as a step gives it, and the slope of the loss
-  // along them by a central difference, over the one that they say.
+  // Of a pass with gradients: their norm; the same norm as a training step computes it; and the
+  // slope of the loss along them by a central difference, divided by the slope that they predict.
   double gradient_norm = kNotMeasured, norm_of_step = kNotMeasured, slope = kNotMeasured;
-  // By what the loss rises in a random direction less what the gradient says, as a share of what it
-  // rises by in a usual one.
+  // In a random direction: the rise of the loss less the rise that the gradient predicts, as a
+  // share of the rise in a typical random direction.
   double random_error = kNotMeasured;
-  // In the place of these two, of activations in bf16: the difference from the gradients of the
-  // same point in fp32, as a share of them.
+  // Of activations in bf16, instead of slope and random_error: the difference from the gradients
+  // of the same point in fp32, as a share of these.
   double bf16_error = kNotMeasured;
   double update_error = kNotMeasured;          // of a step: from AdamW, as a share of its rate
   double loss_without_weights = kNotMeasured;  // of a forward pass alone: over ln(vocabulary)

@@ -184,8 +184,9 @@ class Lowering {
   static SlotView piece_of(const SlotView& view, Rank owner) {
     return view.piece(view.rows.owners.index_of(owner));
   }
-  // Step s: the pieces of member me - s go to the next member, those of me - s - 1 come from the
-  // one before. The own are there after `first`; messages may come after `after`.
+  // In step s this rank sends the pieces of member me - s to the next member, and receives those of
+  // member me - s - 1 from the one before. Its own pieces are ready after the ops `first`; receives
+  // may start after the ops `after`.
   template <class PiecesOf>
   void ring_gather(const RankGroup& g, PiecesOf pieces_of, const std::vector<OpId>& first,
                    const std::vector<OpId>& after) {
@@ -208,8 +209,8 @@ class Lowering {
     }
   }
 
-  // The group's pieces are those of `into` from `base` on and begin at the own one: step k sends
-  // the first 2^k of them 2^k members back.
+  // The group's pieces begin at piece `base` of `into`, the own one first. Step k sends the first
+  // 2^k of them to the member 2^k places back.
   void bruck_gather(const RankGroup& g, const SlotView& into, int base,
                     const std::vector<OpId>& after) {
     const int n = g.count, me = g.index_of(rank_);

@@ -3,9 +3,10 @@
 // same program; none of them depends on an algorithm.
 //
 //   ring, P = 4, rank 1 (its own K/V rows are in slot kv, buffers A and B take the others'):
-//     0 attend q x kv(1) -> output                 3 attend q x A(0) -> partial   (after 2)
-//     1 send   kv(1) to rank 2                     4 merge  partial -> output     (after 0 3)
-//     2 recv   A(0) from rank 0                    5 send   A(0) to rank 2        (after 2) ...
+//     0 send   kv(1) to rank 2                     4 recv   B(3) from rank 0
+//     1 recv   A(0) from rank 0                    5 attend q x A(0) -> partial   (after 1)
+//     2 attend q x kv(1) -> output                 6 merge  partial -> output     (after 2 5)
+//     3 send   A(0) to rank 2        (after 1)     7 send   B(3) to rank 2        (after 4) ...
 //
 // Nothing here includes MPI, NCCL, CUDA or the simulator; all of them include this.
 #pragma once
@@ -286,6 +287,8 @@ decltype(auto) visit_op(const Action& what, Case... cases) {
 }
 
 // Calls fn(view, whether the op writes there) for each view of an op: first those that it reads.
+// Views are found by the names of members. One with a name that does not stand here is seen by
+// nobody: neither checked, nor lowered, nor counted.
 template <class MaybeConstAction, class Fn>
 void for_each_view(MaybeConstAction& what, Fn fn) {
   const auto visit_views = [&](auto& op) {

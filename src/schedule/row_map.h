@@ -4,6 +4,8 @@
 // counted in rows:
 //   kEveryRow   [batch][token][head]              Q, output: query heads;           K/V: kv heads
 //   a branch    [batch][stream][selected token]   Q, partial: a stream a query head; K/V: KvStreams
+// A stream is the rows that one head reads in the branch. Query heads of one K/V head that select
+// the same rows share a stream of K/V; those that select others have one each.
 // K/V pieces hold all K rows, then all V rows, and so do their gradients; partial pieces all O rows
 // (fp32), then one LSE a row; statistics L and delta side by side.
 //
