@@ -1,6 +1,7 @@
 #include "gpu/kernels_gemm.h"
 
 #include <cstdio>
+#include <string>
 
 #include "core/check.h"
 #include "kernels/cuda/device_gemm.h"
@@ -72,8 +73,8 @@ size_t time_products(int64_t tokens, bool quick, std::vector<Json>& points) {
                       .set("n", p.n)
                       .set("k", p.k);
       note_work(concat("gemm ", p.name, " ", to_string(dtype)));
-      std::printf("%-11s %-14s %s %d x %d x %d", "gemm", p.name, to_string(dtype).data(), int(p.m),
-                  int(p.n), int(p.k));
+      std::printf("%-11s %-14s %s %d x %d x %d", "gemm", p.name,
+                  std::string(to_string(dtype)).c_str(), int(p.m), int(p.n), int(p.k));
       try {
         std::printf(" %9.1f TFLOP/s\n", rate_of(p, dtype, quick, json) * 1e-12);
       } catch (const std::exception& e) {
