@@ -457,7 +457,9 @@ class Calibrate(Case):
 
     def test_mistakes(self):
         error = self.expect(2, "calibrate", "--quick", "--ranks", "1", "-o", str(self.path / "no" / "where.json")).stderr
-        self.assertIn("cannot write", error)
+        self.assertIn("there is no folder", error)
+        error = self.expect(2, "calibrate", "--quick", "--ranks", "1", "-o", str(self.path)).stderr  # before it measures
+        self.assertIn("that is a folder", error)
         for option in ("--real", "--published"):  # refused before the minute that SimGrid takes
             error = self.expect(2, "validate", option, str(self.path / "none")).stderr
             self.assertIn("none", error)

@@ -63,9 +63,7 @@ int calibrate_from_files(const Options& options, const std::filesystem::path& fi
 
 int run_calibrate(const Options& options) {
   const std::filesystem::path file = options.output.empty() ? "cluster.json" : options.output;
-  if (file.has_parent_path() && !std::filesystem::is_directory(file.parent_path()))
-    throw UsageError("cannot write ", file.string(), ": there is no folder ",
-                     file.parent_path().string(), "\n  hint: make it, or choose another -o");
+  if (const std::string why = why_not_written(file, "-o"); !why.empty()) throw UsageError(why);
   if (!options.cluster.empty()) return calibrate_from_files(options, file);
   const double busy = measure_busy_share();  // before MPI's threads and waits are there
   Watchdog watchdog(launched_rank());
@@ -73,8 +71,7 @@ int run_calibrate(const Options& options) {
   World world(options.ranks > 0 ? options.ranks
                                 : std::max(1, capture_environment().usable_threads));
   const Environment env = environment_of(world, busy);
-  if (world.is_root() && !options.quiet)
-    for (const std::string& line : fitness_warnings(env)) std::cerr << "warning: " << line << "\n";
+  if (world.is_root() && !options.quiet) warn(fitness_warnings(env));
   const double begin = steady_seconds();
   const auto say = [&, speaks = world.is_root() && !options.quiet](const std::string& what) {
     watchdog.expect(what, kStepSeconds);

@@ -99,10 +99,8 @@ int run_comm(const Options& options) {
     throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
   std::string why_not = why_no_room(max_bytes, world.size(), world.ranks_on_this_machine(),
                                     double(capture_environment().memory_limit_bytes));
-  if (const auto folder = std::filesystem::path(options.json).parent_path();
-      world.is_root() && !folder.empty() && !std::filesystem::is_directory(folder))
-    why_not = concat("cannot write ", options.json, ": there is no folder ", folder.string(),
-                     "\n  hint: make it, or choose another --json");
+  if (world.is_root() && why_not.empty() && !options.json.empty())
+    why_not = why_not_written(options.json, "--json");
   if (const DeviceReport report = describe_devices(); on_devices && !report.unusable.empty())
     why_not = concat("--transport ", options.comm_transport, ": ", report.unusable);
   for (const std::string& text : world.all_texts(why_not))  // a reason of some rank stops all

@@ -62,7 +62,7 @@ int run_env(const Options& options) {
               << gpu_lines();
   }
   const auto warnings = fitness_warnings(env, build);
-  for (const std::string& line : warnings) std::cerr << "warning: " << line << "\n";
+  warn(warnings);
   if (warnings.empty() && !options.quiet) std::cout << "# fit to measure\n";
   return options.fitness_check && !warnings.empty() ? kUnusable : kOk;
 }

@@ -29,9 +29,7 @@ Result head_of(const Options& options, const Sweep& sweep, const Plan& plan, Wor
 
 void print_head(TableWriter& table, const Sweep& sweep, const Plan& plan, World& world,
                 const Options& options) {
-  if (!options.quiet)
-    for (const std::string& line : fitness_warnings(environment_of(world, sweep.busy_share)))
-      std::cerr << "warning: " << line << "\n";
+  if (!options.quiet) warn(fitness_warnings(environment_of(world, sweep.busy_share)));
   int most_ranks = sweep.is_virtual() ? 1 : world.size();
   std::set<int> threads;
   for (const PointPlan& point : plan.points) {

@@ -3,8 +3,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 
@@ -12,6 +14,7 @@
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "io/units.h"
+#include "json/text.h"
 
 namespace longnet {
 namespace {
@@ -65,6 +68,26 @@ void write_file(const std::filesystem::path& path, const std::string& text, std:
   std::ofstream file(path);
   file << text;
   if (!file.flush()) throw UsageError("cannot write ", path.string(), hint);
+}
+
+std::string why_not_written(const std::filesystem::path& path, std::string_view option) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const auto& touched = std::filesystem::exists(path) ? path : folder;
+  std::string why;
+  if (!std::filesystem::is_directory(folder))
+    why = concat("there is no folder ", folder.string(), "\n  hint: make it, or");
+  else if (std::filesystem::is_directory(path))
+    why = "that is a folder\n  hint:";
+  else if (::access(touched.c_str(), W_OK) != 0)
+    why = concat(std::strerror(errno), "\n  hint:");
+  return why.empty()
+             ? ""
+             : concat("cannot write ", path.string(), ": ", why, " choose another ", option);
+}
+
+void warn(const std::vector<std::string>& warnings) {
+  for (const std::string& line : warnings)
+    std::cerr << wrapped(line, 100, "warning: ", "         ") << "\n";
 }
 
 bool use_color(const Options& options, int file_descriptor) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/record_table.h"
 #include "lnbench/options.h"
@@ -12,6 +13,12 @@ namespace longnet {
 // Throws UsageError, with `hint` behind it.
 void write_file(const std::filesystem::path& path, const std::string& text,
                 std::string_view hint = "");
+// Why `path` cannot be written, as far as its folder shows it: for a command that measures first.
+// Empty if it can. `option`: the one that names it.
+std::string why_not_written(const std::filesystem::path& path, std::string_view option);
+
+// On stderr, a warning each, on lines that fit.
+void warn(const std::vector<std::string>& warnings);
 
 // From now on SIGINT, SIGTERM and SIGUSR1 ask for an end after the point, shard or step at hand:
 // the command then ends with exit code 4 and can be resumed.
