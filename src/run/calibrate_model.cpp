@@ -2,6 +2,7 @@
 // functions, loss and update.
 #include <algorithm>
 #include <concepts>
+#include <span>
 
 #include "model/model_executor.h"
 #include "run/calibrate.h"
@@ -50,9 +51,10 @@ const ModelOp* model_op(const Action& what) {
       what);
 }
 
-// Seconds of each op of the model: of each rank the faster quartile, of these the mean.
+// Seconds of each op of the model: of each rank the faster quartile, of these the mean over the
+// ranks with the same heads, whose programs have the same ops.
 std::vector<double> seconds_of_ops(ModelExecutor& executor, Communicator& comm,
-                                   const Effort& effort) {
+                                   const Effort& effort, int head_groups) {
   const auto& ops = executor.program().ops;
   std::vector<std::vector<double>> runs;
   quartile_seconds(comm, effort, [&] {
@@ -62,15 +64,17 @@ std::vector<double> seconds_of_ops(ModelExecutor& executor, Communicator& comm,
       if (model_op(ops[i].what) != nullptr)
         now.push_back(executor.op_times()[i].end_s - executor.op_times()[i].begin_s);
   });
-  std::vector<double> seconds(runs.front().size());
-  for (size_t op = 0; op < seconds.size(); ++op) {
+  const size_t count = runs.front().size(), most = size_t(comm.max_of(double(count)));
+  std::vector<double> seconds(most * size_t(head_groups));
+  const auto own = std::span(seconds).subspan(most * size_t(comm.rank() % head_groups), count);
+  for (size_t op = 0; op < count; ++op) {
     std::vector<double> of_op;
     for (size_t run = 1; run < runs.size(); ++run) of_op.push_back(runs[run][op]);
     std::ranges::sort(of_op);
-    seconds[op] = of_op[of_op.size() / 4] / comm.size();
+    own[op] = of_op[of_op.size() / 4] * head_groups / comm.size();
   }
   comm.all_sum(seconds);
-  return seconds;
+  return {own.begin(), own.end()};
 }
 
 }  // namespace
@@ -86,7 +90,8 @@ ModelMeasurement measure_model(Communicator& comm, int threads, const Calibratio
     MemoryLedger ledger;
     ModelExecutor executor(model, step, *kernel, *model_kernel, threads, comm, ledger);
     executor.fill_inputs();
-    const std::vector<double> seconds = seconds_of_ops(executor, comm, budget.model);
+    const std::vector<double> seconds =
+        seconds_of_ops(executor, comm, budget.model, shape.head_groups);
     const RankProgram& program = executor.program();
     auto now = seconds.begin();
     for (const Op& op : program.ops) {

@@ -302,6 +302,8 @@ class ThreadCommunicator final : public Communicator {
     std::memcpy(values.data(), all[0].data(), values.size_bytes());
     std::vector<double> others(values.size());
     for (size_t r = 1; r < all.size(); ++r) {
+      check(all[r].size() == all[0].size(), "rank ", r, " reduces ", all[r].size(),
+            " bytes, rank 0 ", all[0].size());
       std::memcpy(others.data(), all[r].data(), values.size_bytes());
       std::ranges::transform(values, others, values.begin(), combine);
     }
