@@ -25,7 +25,8 @@ left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_en
 left_out_asan+="|command_line_(configs|simulate|calibrate|virtual|robust)"
 left_out_asan+="|kernels.AccuracyTest|kernels.Backward.*CentralDifferences|kernels.CpuBackwardTest.(LongSums|SeveralBlocks)"
 left_out_asan+="|measure.ResidentGrowth|pattern.DependencyDepth.(Irregular|OneBillion|IsTheDiameter)"
-left_out_asan+="|model.Model.GradientsAreThose|run.ModelPoint.(E|Coll|RanksThatSplit)|schedule.BackwardPrograms.(AreCorrect|OfEvery)|schedule.Formulas.(UnequalShares|Dilated)"
+left_out_asan+="|model.Model.(GradientsAreThose|TheSameWhere)|run.ModelPoint.(Coll|E|RanksThat|Replicas|RowsOf)"
+left_out_asan+="|schedule.BackwardPrograms.(AreCorrect|OfEvery)|schedule.Formulas.(UnequalShares|Dilated)"
 left_out_asan+="|simulate.Period.RanksAPeriod|run.WalkPoint.(WhatOneUnit|GoesOn)|run.Configs.Flagships"
 left_out_asan+="|execute.*TheReferenceKernel|execute.Stratify|execute.*Preset|execute.*SameBits|execute.VirtualWalk.AShareStands"
 # Under the thread sanitizer, which looks at what threads share: not walks and choices of samples, which run on one;
