@@ -42,7 +42,8 @@ class Table(unittest.TestCase):
                 test = parse_test(text, SETTINGS)
                 word, _, rest = text.partition(" ")
                 if word.endswith(".py"):
-                    source = (ROOT / word).read_text(encoding="utf-8")
+                    beside = (ROOT / word).parent.glob("*_test.py")  # which it may import tests from
+                    source = "".join(file.read_text(encoding="utf-8") for file in beside)
                     self.assertIn(f"def {rest.rpartition('.')[2]}(" if "." in rest else "", source)
                 elif word.endswith("_tests"):
                     for pattern in rest.split(":"):  # of "Kernels/MergePackTest.*/cpu", "MergePackTest.*"
