@@ -130,6 +130,21 @@ class Train(Case):
             losses = [s["bits_per_byte"] for s in self.steps(folder)]
             self.assertEqual(losses, [s["bits_per_byte"] for s in whole])
 
+    def test_a_checkpoint_is_the_same_whoever_holds_the_moments(self):
+        one, _ = self.train("one", "--ranks", "1")
+        for ranks in "2", "3":
+            sharded = ("--ranks", ranks, "--set", "model.shard_optimizer=true")
+            _, whole = self.train(f"whole{ranks}", "--ranks", ranks)
+            _, parts = self.train(f"sharded{ranks}", *sharded)
+            self.assertEqual(parts, whole)
+            of_one, folder = self.path / f"one{ranks}", self.path / f"resumed{ranks}"
+            self.train(of_one.name, "--ranks", "1", "--max-time", "1ms", code=4)
+            self.train(folder.name, *sharded, "--max-time", "1ms", code=4)
+            (folder / "checkpoint.bin").write_bytes((of_one / "checkpoint.bin").read_bytes())
+            self.expect(0, "train", self.config, *sharded, "--resume", str(folder))
+            for mine, other in zip(one, self.steps(folder), strict=True):
+                self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4)
+
     def test_a_signal_ends_after_a_step(self):
         folder = self.path / "signal"
         options = ["train", self.config, "-o", str(folder), "--ranks", "1", "--set", "train.steps=1000000"]

@@ -128,6 +128,13 @@ void ModelExecutor::read_attention(Tensor tensor, const QuerySample& at,
     row.assign(&values(slot)[from], &values(slot)[from] + count);
 }
 
+TokenInterval ModelExecutor::updated() const {
+  const auto all = std::ssize(values(kWeightSlot)), own = std::ssize(values(kFirstMomentSlot));
+  const Rank rank = bound().rank();
+  const int64_t begin = own < all ? grid().same_heads(rank).index_of(rank) * own : 0;
+  return {begin, begin + own};
+}
+
 void ModelExecutor::initialise(uint64_t seed) {
   std::vector<int> slots{kWeightSlot};
   if (!of_layer()) slots.insert(slots.end(), {kFirstMomentSlot, kSecondMomentSlot});

@@ -58,8 +58,10 @@ class ModelExecutor : public ProgramExecutor {
   void read_attention(Tensor tensor, const QuerySample& at, std::vector<float>& row) const;
 
   const Parameters& parameters() const { return parameters_; }
-  // As Parameters lays them out; of a sharded optimizer, moments outside of the own part are 0.
+  // As Parameters lays them out, and zeros that fill up equal parts.
   std::span<float> weights() { return values(kWeightSlot); }
+  // Those that this rank updates: all, with a sharded optimizer its own part; and their moments.
+  TokenInterval updated() const;
   std::span<float> first_moments() { return values(kFirstMomentSlot); }
   std::span<float> second_moments() { return values(kSecondMomentSlot); }
   // Of a step the sums over all ranks, with a sharded optimizer in the own part alone; of a program

@@ -51,8 +51,9 @@ class Step {
   void add_slots() {
     tokens_ = build_.add_values(SlotTag::kTokens, 2 * rows_);
     schedule_ = build_.add_values(SlotTag::kTokens, 2);
-    first_moments_ = build_.add_parameter_values(SlotTag::kOptimizer);
-    second_moments_ = build_.add_parameter_values(SlotTag::kOptimizer);
+    const int64_t moments = values_of(updated(build_.weights())).length();
+    first_moments_ = build_.add_values(SlotTag::kOptimizer, moments);
+    second_moments_ = build_.add_values(SlotTag::kOptimizer, moments);
     sums_ = build_.add_shared_values(SlotTag::kActivations, int64_t{4} * grid_.count());
     check(tokens_.slot == kTokenSlot && sums_.slot == kSumsSlot, "slots out of order");
     const int64_t fit = options_.logits_values / shape_.vocabulary;
@@ -109,31 +110,33 @@ class Step {
       }
     add(part);
   }
+  // Of values, one a parameter, those that this rank updates.
+  SlotView updated(const SlotView& values) const {
+    const RankGroup all = grid_.same_heads(build_.rank());
+    return shape_.shard_optimizer ? values.piece(all.index_of(build_.rank())) : values;
+  }
   void gather_sums() {
     if (grid_.count() > 1) build_.add(AllGather{grid_.everyone(), sums_});
   }
   void update() {
     const RankGroup all = grid_.same_heads(build_.rank());
-    const int me = all.index_of(build_.rank());
     const SlotView& gradients = build_.gradients();
     if (all.count > 1) build_.add(ReduceScatter{all, gradients});
-    const SlotView own = gradients.piece(me);
-    const TokenInterval part = values_of(own);
-    add_squares(own, part);
+    const SlotView summed = gradients.piece(all.index_of(build_.rank()));
+    add_squares(summed, values_of(summed));
     gather_sums();
     if (all.count > 1 && !shape_.shard_optimizer) build_.add(AllGather{all, gradients});
+    const TokenInterval own = values_of(updated(gradients));  // where moments begin
     const auto update = [&](TokenInterval values, double decay) {
-      const auto in = [&](SlotView slot) {
-        if (shape_.shard_optimizer) {
-          slot = slot.piece(me);
-          values = intersect(values, part);
-        }
-        return MatrixView{slot, values.begin, 1, values.length()};
-      };
-      const MatrixView used = in(gradients);
+      values = intersect(values, own);
       if (values.empty()) return;
-      build_.add(Update{{{used, {sums_, 0, 1, int64_t{4} * grid_.count()}, {schedule_, 0, 1, 2}},
-                         {in(build_.weights()), in(first_moments_), in(second_moments_)}},
+      const auto in = [&](const SlotView& slot, int64_t begin = 0) {
+        return MatrixView{slot, values.begin - begin, 1, values.length()};
+      };
+      const MatrixView sums{sums_, 0, 1, int64_t{4} * grid_.count()};
+      build_.add(Update{{{in(updated(gradients)), sums, {schedule_, 0, 1, 2}},
+                         {in(updated(build_.weights())), in(first_moments_, own.begin),
+                          in(second_moments_, own.begin)}},
                         decay,
                         options_.clip_norm});
     };

@@ -252,38 +252,31 @@ class ModelChecks final : public RunChecks {
     const UpdateTask adam;
     const double clip = std::min(1.0, options.clip_norm / outcome_.gradient_norm);
     const std::span<const float> g = executor_.weight_gradients();
-    const std::span<float> w = executor_.weights(), first = executor_.first_moments(),
-                           second = executor_.second_moments();
+    const std::span<float> w = executor_.weights();
+    const std::span<const float> first = executor_.first_moments(),
+                                 second = executor_.second_moments();
     double worst = 0;
     const auto compare = [&](double is, double should, double unit) {
       const double error = std::abs(is - should) / unit;
       worst = error <= worst ? worst : error;  // also NaN
     };
-    const auto [begin, end] = own_moments();
+    const auto begin = size_t(executor_.updated().begin);
     for (size_t i = 0; i < first.size(); ++i) {
-      const double step = i >= begin && i < end ? clip * double(g[i]) : 0;
+      const double step = clip * double(g[begin + i]);
       const double one = (1 - adam.beta1) * step, two = (1 - adam.beta2) * step * step;
       compare(first[i], one, std::abs(one) + kTiny);
       compare(second[i], two, two + kTiny * kTiny);
-      first[i] = w[i];
     }
+    const std::vector<float> updated(w.begin(), w.end());
     const Parameters& parameters = executor_.parameters();
     parameters.initialise(w, params_.problem.seed);
     for (const Parameter& p : parameters.all())
       for (auto i = size_t(p.first); i < size_t(p.first + p.count()); ++i) {
         const double step = clip * double(g[i]), decay = p.rows > 1 ? options.decay : 0;
         const double moved = step / (std::abs(step) + adam.epsilon) + decay * double(w[i]);
-        compare(first[i], double(w[i]) - kFirstLearningRate * moved, kFirstLearningRate);
+        compare(updated[i], double(w[i]) - kFirstLearningRate * moved, kFirstLearningRate);
       }
     return worst;
-  }
-
-  // Values whose moments this rank has.
-  std::pair<size_t, size_t> own_moments() const {
-    const int64_t all = std::ssize(executor_.weight_gradients());
-    if (!params_.model.shard_optimizer) return {0, size_t(all)};
-    const int parts = comm_.size() / params_.head_groups, me = comm_.rank() / params_.head_groups;
-    return {size_t(part_begin(all, parts, me)), size_t(part_begin(all, parts, me + 1))};
   }
 
   // Makes the gradients of weights the sums over all ranks, where a run leaves parts of them: of a
@@ -293,9 +286,9 @@ class ModelChecks final : public RunChecks {
     if (comm_.size() == 1 || (of_step && !params_.model.shard_optimizer)) return;
     const std::span<float> g = executor.weight_gradients();
     if (of_step) {
-      const auto [begin, end] = own_moments();
-      std::ranges::fill(g.first(begin), 0.0f);
-      std::ranges::fill(g.subspan(end), 0.0f);
+      const TokenInterval own = executor.updated();
+      std::ranges::fill(g.first(size_t(own.begin)), 0.0f);
+      std::ranges::fill(g.subspan(size_t(own.end)), 0.0f);
     }
     constexpr size_t kAtOnce = 1 << 16;
     const auto groups = size_t(params_.head_groups), mine = size_t(comm_.rank()) % groups;

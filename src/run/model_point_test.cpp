@@ -94,6 +94,28 @@ TEST(ModelPoint, MeasuredMemoryIsThePredictedByTag) {
     }
 }
 
+TEST(ModelPoint, AShardedOptimizerTakesItsPartOfTheMemory) {
+  for (const int ranks : {2, 3})
+    for (const int head_groups : {1, 2}) {
+      Point point = model_point("dilated", ranks * head_groups);
+      point.params.problem.num_heads = point.params.problem.num_kv_heads = 8;
+      point.params.head_groups = head_groups;
+      const auto of_rank = [&](bool shard, Rank rank) {
+        point.params.model.shard_optimizer = shard;
+        return make_schedule(point.params).program(rank).memory_by_tag();
+      };
+      const auto whole = of_rank(false, 0);
+      EXPECT_EQ(whole.at("optimizer"), 2 * whole.at("weights"));
+      for (Rank r = 0; r < point.params.ranks; ++r) {
+        const auto part = of_rank(true, r);
+        EXPECT_EQ(part.at("optimizer") * ranks, whole.at("optimizer")) << "rank " << r;
+        EXPECT_EQ(part.at("weights"), whole.at("weights"));
+      }
+      EXPECT_TRUE(point.params.model.shard_optimizer);
+      EXPECT_EQ(measured_model(point).memory.by_tag.at("optimizer") * ranks, whole.at("optimizer"));
+    }
+}
+
 TEST(ModelPoint, ActivationsInBf16TakeHalfTheMemoryAndHaveTheGradientsOfFp32) {
   for (const Scope scope : {Scope::kModel, Scope::kLayer})
     for (const Recompute recompute : enum_values<Recompute>())

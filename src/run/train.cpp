@@ -73,12 +73,10 @@ class RankTraining {
     if (checkpoint) {
       step = double(checkpoint->step);
       std::ranges::copy(checkpoint->weights, trainer_.weights().begin());
-      std::ranges::copy(checkpoint->first_moments, trainer_.first_moments().begin());
-      std::ranges::copy(checkpoint->second_moments, trainer_.second_moments().begin());
     }
-    for (const auto values :
-         {trainer_.weights(), trainer_.first_moments(), trainer_.second_moments()})
-      comm_.broadcast(std::as_writable_bytes(values), 0);
+    comm_.broadcast(std::as_writable_bytes(trainer_.weights()), 0);
+    give_moments(checkpoint ? checkpoint->first_moments : Moments(), trainer_.first_moments());
+    give_moments(checkpoint ? checkpoint->second_moments : Moments(), trainer_.second_moments());
     return int64_t(comm_.max_of(step)) + 1;
   }
 
@@ -115,15 +113,15 @@ class RankTraining {
     if (comm_.size() > kTimelineRanks) return {};
     return timeline_of(trainer_, comm_);
   }
-  // Of the whole model, on rank 0.
+  // Of the whole model, on rank 0: the same whatever ranks there are.
   Checkpoint checkpoint(int64_t step) {
-    if (plan_.point.params.model.shard_optimizer) gather_moments();
-    const auto copy = [](std::span<const float> values) {
-      return std::vector<float>(values.begin(), values.end());
-    };
-    if (!is_first_) return {};
-    return {step, copy(trainer_.weights()), copy(trainer_.first_moments()),
-            copy(trainer_.second_moments())};
+    Checkpoint out{.step = step,
+                   .weights = {},
+                   .first_moments = all_moments(trainer_.first_moments()),
+                   .second_moments = all_moments(trainer_.second_moments())};
+    if (is_first_)
+      out.weights.assign(trainer_.weights().begin(), trainer_.weights().begin() + plan_.parameters);
+    return out;
   }
 
  private:
@@ -135,14 +133,32 @@ class RankTraining {
     }
     return sum / double(plan_.train.evaluate_batches) / std::numbers::ln2;
   }
-  void gather_moments() {
-    for (const auto values : {trainer_.first_moments(), trainer_.second_moments()})
-      for (Rank r = 0; r < comm_.size(); ++r) {
-        const int64_t begin = part_begin(std::ssize(values), comm_.size(), r),
-                      end = part_begin(std::ssize(values), comm_.size(), r + 1);
-        comm_.broadcast(std::as_writable_bytes(values.subspan(size_t(begin), size_t(end - begin))),
-                        r);
-      }
+  using Moments = std::vector<float>;
+  bool shards() { return trainer_.first_moments().size() < trainer_.weights().size(); }
+  std::span<float> moments_of(Rank r, Moments& all) {
+    const size_t own = trainer_.first_moments().size();
+    return std::span(all).subspan(shards() ? size_t(r) * own : 0, own);
+  }
+  // From rank 0, which has all, to each rank its own.
+  void give_moments(Moments all, std::span<float> own) {
+    if (!is_first_) return comm_.wait(comm_.irecv(0, std::as_writable_bytes(own)));
+    all.resize(trainer_.weights().size());
+    std::ranges::copy(moments_of(0, all), own.begin());
+    for (Rank r = 1; r < comm_.size(); ++r)
+      comm_.wait(comm_.isend(r, std::as_bytes(moments_of(r, all))));
+  }
+  // The other way.
+  Moments all_moments(std::span<const float> own) {
+    if (!is_first_) {
+      if (shards()) comm_.wait(comm_.isend(0, std::as_bytes(own)));
+      return {};
+    }
+    Moments all(own.begin(), own.end());
+    all.resize(trainer_.weights().size());
+    for (Rank r = 1; shards() && r < comm_.size(); ++r)
+      comm_.wait(comm_.irecv(r, std::as_writable_bytes(moments_of(r, all))));
+    all.resize(size_t(plan_.parameters));
+    return all;
   }
 
   Communicator& comm_;
