@@ -163,10 +163,12 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
   return c;
 }
 
-std::string_view conclusion(const Comparison& c) {
+std::string conclusion(const Comparison& c) {
   if (c.regressed()) return "REGRESSION";
   if (c.compared() == 0) return "nothing could be compared";
-  return c.decided() == 0 ? "cannot decide: too few samples" : "no regression";
+  if (c.decided() == 0) return "cannot decide: too few samples";
+  return concat("no regression among ", c.decided(), " decided, ", c.compared() - c.decided(),
+                " undecided");
 }
 
 JsonNode comparison_json(const Comparison& c) {

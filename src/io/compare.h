@@ -61,18 +61,21 @@ struct Comparison {
   bool regressed() const {  // anything slower or broken
     return count(CompareClass::kSlower) > 0 || std::ranges::any_of(points, &ComparedPoint::broken);
   }
-  // Points that have a time on both sides, and those of them with enough samples.
+  // Points that have a time on both sides, and those of them that have a verdict.
   int64_t compared() const {
     return int64_t(points.size()) - count(CompareClass::kMissing) - count(CompareClass::kSkipped);
   }
-  int64_t decided() const { return compared() - count(CompareClass::kUndecided); }
+  int64_t decided() const {
+    using enum CompareClass;
+    return compared() - count(kAmbiguous) - count(kUndecided);
+  }
 };
 
 Comparison compare_results(const Result& base, const Result& now,
                            const CompareOptions& options = {});
 
-// "REGRESSION", "no regression", or why nothing could be said.
-std::string_view conclusion(const Comparison& comparison);
+// "REGRESSION", "no regression among 20 decided, 2 undecided", or why nothing could be said.
+std::string conclusion(const Comparison& comparison);
 
 // { "threshold", "summary", "environment": [{what, base, now}],
 //   "points": [{id, base_s, new_s, ratio, p_adjusted, verdict, note}] }

@@ -93,7 +93,8 @@ TEST(Compare, WhatNeitherSideRanIsSkippedNotMissing) {
   EXPECT_EQ(verdict(kOom, kOom), CompareClass::kMissing);  // a failure is no choice
   const Comparison c = compare_results(with(kSkippedExcluded), with(kSkippedExcluded));
   EXPECT_EQ(c.compared(), 1);
-  EXPECT_THAT(table_of(c), HasSubstr("skipped 1 missing 0 : no regression"));
+  EXPECT_THAT(table_of(c),
+              HasSubstr("skipped 1 missing 0 : no regression among 1 decided, 0 undecided"));
 }
 
 // Two samples against two can never differ certainly: that is not "same".
@@ -129,7 +130,10 @@ TEST(Compare, HolmGuardsAgainstManyPoints) {
   }
   const Comparison c = compare_results(result(a), result(b));
   EXPECT_EQ(c.count(CompareClass::kSlower) + c.count(CompareClass::kFaster), 0);
-  EXPECT_GT(c.count(CompareClass::kAmbiguous), 0);
+  const int64_t ambiguous = c.count(CompareClass::kAmbiguous);
+  EXPECT_GT(ambiguous, 0);
+  EXPECT_EQ(conclusion(c),
+            concat("no regression among ", 200 - ambiguous, " decided, ", ambiguous, " undecided"));
 }
 
 TEST(Compare, SimulatedPointsHaveNoNoise) {
