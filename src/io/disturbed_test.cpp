@@ -53,10 +53,13 @@ TEST(Disturbed, WhatHasNoClockOrCoresOfItsOwnIsLeftOut) {
   modelled.source = Source::kSimulated;
   crowded.params.ranks = 8;  // on two cores
   failed.status = PointStatus::kCheckFailed;
-  shared.metrics = {{"devices", 1}};
+  shared.metrics = {{"devices", 1}, {"busy_share", 0.5}};
   EXPECT_THAT(disturbed_points({modelled, crowded, failed, shared}), IsEmpty());
   crowded.params.mode = Mode::kVirtual;  // one after the other
   EXPECT_EQ(disturbed_points({crowded}).size(), 1u);
+  shared.metrics["devices"] = 2;  // a GPU each: samples apart, beside a busy host
+  EXPECT_THAT(disturbed_points({shared}),
+              ElementsAre(Pair("d", "other programs used 50 % of the cores")));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // GPUs of this machine: measuring, walking and `lnbench comm` on them.
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <vector>
 
 #include "comm/comm_operations.h"
 #include "comm/cuda/device_transport.h"
@@ -11,6 +13,7 @@
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_timer.h"
 #include "kernels/cuda/rows.h"
+#include "measure/machine_load.h"
 #include "measure/rank_place.h"
 #include "run/backend.h"
 #include "run/fill_record.h"
@@ -130,6 +133,7 @@ class GpuSession final : public PointSession {
   void reset_counters() override { transport_->reset_counters(); }
 
   SampleHooks sample_hooks() override {
+    load_.emplace(cpus_here(places_));
     return {.prepare =
                 [this] {
                   const Stream& stream = device().compute_stream();
@@ -162,6 +166,8 @@ class GpuSession final : public PointSession {
   }
 
   void record_conditions(PointRecord& record) override {
+    if (const double busy = busy_share(*load_, comm_); busy >= 0)
+      record.metrics["busy_share"] = busy;  // of the host, which launches kernels
     // With what the transport and lazily loaded kernels took.
     const double growth = comm_.max_of(double(free_before_ - device_free_bytes() - flush_.size()));
     clocks_.write(record, &comm_);
@@ -200,8 +206,10 @@ class GpuSession final : public PointSession {
   DeviceBuffer flush_;
   ClockWatch clocks_;
   bool replay_ = false;
-  RankClock clock_{comm_, gather(comm_, this_place())};  // the hosts', for their barriers
-  double began_s_ = 0;                                   // the last sample, by it
+  std::vector<RankPlace> places_{gather(comm_, this_place())};
+  RankClock clock_{comm_, places_};  // the hosts', for their barriers
+  std::optional<OtherLoad> load_;
+  double began_s_ = 0;  // the last sample, by the hosts' clock
   double clock_s_ = 0;  // the sampler's: it stands still but for the runs
 };
 

@@ -242,10 +242,9 @@ std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
   if (plan.point.status == PointStatus::kOk) {
     require_threads(p.threads * (is_virtual(p) || !world.is_one_process() ? 1 : p.ranks));
     if (is_virtual(p)) return walk_point(plan, runner, walk);
-    const auto measure = [&](Communicator& comm) { return measure_point(plan, runner, comm); };
-    if (on_gpu(p)) return world.run(p.ranks, measure);
     world.mark_load();
-    PointRecord record = world.run(p.ranks, measure);
+    PointRecord record =
+        world.run(p.ranks, [&](Communicator& comm) { return measure_point(plan, runner, comm); });
     if (const double busy = world.busy_share(); busy >= 0)
       record.metrics.try_emplace("busy_share", busy);  // else the samples were long enough to tell
     return record;
