@@ -166,7 +166,7 @@ Schedule training_step(const ModelShape& shape, const Schedule& attention,
   const auto program = [=](Rank rank) {
     return Step(shape, sharded, attention, attention_backward, options, rank).make();
   };
-  return {sharded, program, attention.algorithm, {}};
+  return {sharded, program, attention.algorithm, {}, attention.inner_group};
 }
 
 }  // namespace longnet

@@ -76,8 +76,9 @@ Schedule double_ring_schedule(const ShardedProblem& sharded, Pass pass) {
   const int inner = double_ring_inner(sharded);
   check(sharded.layout.world_size() % inner == 0, "Pi = ", inner,
         " must divide P = ", sharded.layout.world_size());
-  return {sharded,
-          [sharded, inner, pass](Rank r) { return double_ring_program(sharded, r, inner, pass); }};
+  return {.sharded = sharded,
+          .program = [=](Rank rank) { return double_ring_program(sharded, rank, inner, pass); },
+          .inner_group = inner};
 }
 
 }  // namespace

@@ -348,6 +348,8 @@ struct Schedule {
   std::string algorithm{};  // its name, by make_schedule; for messages and drawings
   // The forward pass that makes the output of a backward pass alone; empty for other passes.
   std::function<RankProgram(Rank)> forward{};
+  // Messages inside each group of so many ranks have a communicator of their own; 0: all have one.
+  int inner_group{};
 };
 
 // ---- programs for people: text for `lnbench plan --schedule`, Graphviz for `--dot` ----

@@ -8,7 +8,6 @@
 
 #include "core/check.h"
 #include "schedule/accounting.h"
-#include "schedule/registry.h"
 #include "schedule/row_map.h"
 #include "simulate/compact_program.h"
 #include "simulate/cost_model.h"
@@ -129,12 +128,12 @@ class Compiler {
 
   // ---- messages that hold a share of the device while they move (LinkSpec::device_share) ----
 
-  // A library has few channels for a peer where a communicator spans nodes. A schedule's messages
-  // have one communicator, but for the rings inside nodes of a double ring.
+  // A library has few channels for a peer where a communicator spans nodes: all messages of the
+  // schedule but those inside its inner groups, if nodes hold whole ones.
   bool is_inside_node() const {
     const int node = cluster_.node_size();
     return sharded_.layout.world_size() <= node ||
-           (schedule_.algorithm == "double_ring" && node % double_ring_inner(sharded_) == 0);
+           (schedule_.inner_group > 0 && node % schedule_.inner_group == 0);
   }
   void under_way(Rank peer, int64_t bytes, bool is_send, const LooseProgram& out) {
     const LinkSpec& link = cluster_.intra;

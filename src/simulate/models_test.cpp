@@ -180,6 +180,8 @@ TEST(CostModel, MessagesInANodeTakeTheirShareFromTheAttendsBesideThem) {
   // Nothing runs beside a gather; between nodes a peer has few channels.
   EXPECT_NEAR(attend_s("all_gather", 4, 0.25, 4e11), 4 * block, 1e-12);
   EXPECT_NEAR(attend_s("ring", 2, 0.25, 4e11), 4 * block, 1e-12);
+  // But for those of an inner ring in a node, one hop a node of two ranks.
+  EXPECT_NEAR(attend_s("double_ring", 2, 0.25, 4e11), 4 * block + 2 * hop * 0.25, 1e-12);
 }
 
 TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {
