@@ -201,7 +201,8 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         [&](const Attend& o) { attended += attended_pairs(s, o); },
         [&](const AttendBackward& o) { differentiated += attended_pairs(s, o.attend()); },
         [&](const Merge&) { a.merges += 1; }, [&](const Gemm& o) { a.gemm_flops += gemm_flops(o); },
-        [](const auto&) {});
+        [](const Reset&) {}, [](const Delta&) {}, [](const RowWise&) {}, [](const CrossEntropy&) {},
+        [](const Update&) {});
   a.pairs = has_backward(program.pass) ? differentiated : attended;
   a.flops = pair_flops(attended + 2.5 * differentiated, s.problem.head_dim) + a.gemm_flops;
   return a;

@@ -146,13 +146,16 @@ class DilatedProgram {
       const double rate = double(sharded_.pattern.branches[size_t(part.branch)].dilation_rate);
       return double(part.queries.length()) * double(segment_length(part)) / (rate * rate);
     };
-    double left = 0, key_bytes = double(dtype_bytes(sharded_.problem.dtype));
+    const double key_bytes = double(dtype_bytes(sharded_.problem.dtype));
+    double local = 0;
     bool crosses = false;
     for (const Part& part : parts) {
       crosses = crosses || part.group;
-      if (!part.group) left += pairs(part);
+      if (!part.group) local += pairs(part);
     }
-    left *= crosses ? key_bytes / (key_bytes + sizeof(float)) : 2;
+    // Pairs that still fit in the first half. Without messages to hide all parts belong there: room
+    // for twice the pairs, so that rounding cuts off none.
+    double left = local * (crosses ? key_bytes / (key_bytes + sizeof(float)) : 2);
     std::array<std::vector<Part>, 2> halves;
     for (const Part& part : parts) {
       if (part.group) continue;
