@@ -67,6 +67,10 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   const auto add = [&](std::string_view key, const std::string& what, const std::string& hint) {
     r.problems().add(r.node(), setup.path_of(key), what, hint);
   };
+  for (const AlgorithmInfo& a : algorithms())
+    if (!out.operation && a.name == out.params.algorithm && a.pattern != PatternKind::kDense)
+      add("algorithm", concat("is ", a.name, ", whose branches a setup cannot state"),
+          "name an algorithm of exact attention");
   if (p.num_heads % p.num_kv_heads != 0)
     add("kv_heads", concat("must divide the ", p.num_heads, " heads, is ", p.num_kv_heads),
         "use a divisor, or leave the key out for as many as heads");

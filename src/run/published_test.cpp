@@ -85,7 +85,8 @@ TEST(Published, BlindCasesHaveGroupsOfTheirOwn) {
   EXPECT_EQ(order_of(cases, {{.seconds = 2}, {.seconds = 1}}).pairs, 1);
 }
 
-TEST(Published, AFileWithAnUnknownKeyIsRefused) {
+// What load_published says of a file with one case of this setup.
+std::string refusal_of(const std::string& setup) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(testing::TempDir()) / "published_test/cases";
   fs::create_directories(folder);
@@ -96,14 +97,29 @@ TEST(Published, AFileWithAnUnknownKeyIsRefused) {
   std::ofstream(folder / "a.json")
       << R"({"schema_version": 1, "source": "x", "url": "u", "title": "t", "verified": "no", "cluster": "h100-ndr400",
              "tolerance": {"value": 0.1, "source": "s"},
-             "cases": [{"id": "a", "setup": {"algoritm": "ring"}, "value": 1}]})";
+             "cases": [{"id": "a", "setup": )"
+      << setup << R"(, "value": 1}]})";
   try {
     load_published(folder.string());
-    ADD_FAILURE() << "no error";
   } catch (const UsageError& e) {
-    EXPECT_THAT(e.what(), testing::HasSubstr("algoritm"));
+    return e.what();
   }
+  return "";
+}
+
+TEST(Published, AFileWithAnUnknownKeyIsRefused) {
+  EXPECT_EQ(refusal_of(R"({"algorithm": "ring"})"), "");
+  EXPECT_THAT(refusal_of(R"({"algoritm": "ring"})"), testing::HasSubstr("algoritm"));
   EXPECT_THROW(load_published("/nowhere"), UsageError);
+}
+
+// It would be predicted with a dense pattern, which is not what was published.
+TEST(Published, ASetupOfDilatedAttentionIsRefused) {
+  for (const char* setup : {R"({"algorithm": "dilated"})", R"({"algorithm": "sparse"})", "{}"})
+    EXPECT_THAT(refusal_of(setup),
+                testing::AllOf(testing::HasSubstr("a.json"), testing::HasSubstr("hint: name"),
+                               testing::HasSubstr("cases[0].setup.algorithm")))
+        << setup;
 }
 
 TEST(Published, EveryGoalCanBeMissed) {
