@@ -3,6 +3,8 @@
 import hashlib
 import json
 import pathlib
+import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -65,6 +67,8 @@ class Train(Case):
         self.assertNotEqual([s["bits_per_byte"] for s in bf16], [s["bits_per_byte"] for s in runs["two"][0]])
         self.assertLess(abs(bf16[-1]["held_out_bits"] - one[-1]["held_out_bits"]), 0.01)
         for name, (steps, _) in runs.items():
+            first, its = one[0]["bits_per_byte"], steps[0]["bits_per_byte"]
+            self.assertLess(abs(its - first) / first, 1e-6, name)
             for mine, other in zip(one, steps, strict=True):
                 self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4, msg=name)
 
@@ -118,14 +122,18 @@ class Train(Case):
                 self.assertEqual(p["check"]["reference"], "fp32")
 
     def test_a_stopped_run_goes_on_to_the_same_bits(self):
-        for ranks, more in ("2", ()), ("3", ("--set", "model.shard_optimizer=true")):
-            whole, weights = self.train(f"whole{ranks}", "--ranks", ranks, *more)
-            folder = self.path / f"parts{ranks}"
-            self.train(folder.name, "--ranks", ranks, *more, "--max-time", "1ms", code=4)
+        ways = [("2", ["--ranks", "2"], 0), ("3", ["--ranks", "3", "--set", "model.shard_optimizer=true"], 0)]
+        if MPIRUN:
+            ways.append(("mpi", ["--set", "train.steps=6"], 2))
+        for name, more, ranks in ways:
+            whole, weights = self.train(f"whole{name}", *more, ranks=ranks)
+            folder = self.path / f"parts{name}"
+            stopped = self.expect(4, "train", self.config, "-o", str(folder), *more, "--max-time", "1ms", ranks=ranks)
+            go_on = shlex.split(stopped.stderr.split("go on with: lnbench ")[1].splitlines()[0])
             self.assertLess(len(self.steps(folder)), len(whole))
             with (folder / "train.jsonl").open("a") as lines:  # as a kill leaves it: steps behind the checkpoint, half a line
                 lines.write(json.dumps(whole[-1]) + '\n{"step": 3')
-            self.expect(0, "train", self.config, "--ranks", ranks, *more, "--resume", str(folder))
+            self.expect(0, *go_on, ranks=ranks)
             self.assertEqual((folder / "checkpoint.bin").read_bytes(), weights)
             losses = [s["bits_per_byte"] for s in self.steps(folder)]
             self.assertEqual(losses, [s["bits_per_byte"] for s in whole])
@@ -196,6 +204,21 @@ class Train(Case):
             file.write_bytes(bad)
             done = self.expect(2, "train", self.config, "--ranks", "1", "--resume", str(folder))
             self.assertIn("checkpoint.bin", done.stderr)
+        larger = self.path / "larger"
+        self.train(larger.name, "--ranks", "1", "--set", "train.steps=1", "--set", "model.ffn_width=64")
+        shutil.copy(larger / "checkpoint.bin", file)
+        done = self.expect(2, "train", self.config, "--ranks", "1", "--resume", str(folder))
+        self.assertIn("checkpoint.bin' is of another model", done.stderr)
+
+    def test_a_run_goes_on_with_its_own_text_alone(self):
+        folder = self.path / "text"
+        self.train(folder.name, "--ranks", "1", "--max-time", "1ms", code=4)
+        text = self.path / "text.txt"
+        self.assertEqual(self.trained(folder)["text_sha256"], hashlib.sha256(text.read_bytes()).hexdigest())
+        text.write_bytes(text.read_bytes().replace(b"times", b"TIMES", 1))
+        done = self.expect(2, "train", self.config, "--ranks", "1", "--resume", str(folder))
+        self.assertIn("another text", done.stderr)
+        self.assertEqual(len(self.steps(folder)), 1)
 
 
 if __name__ == "__main__":

@@ -47,21 +47,6 @@ void print_head(TableWriter& table, const Sweep& sweep, const Plan& plan, World&
   table.head();
 }
 
-// Returns the options that select the same points, quoted for a shell.
-std::string same_options(const Options& o) {
-  std::string text;
-  const auto add = [&](const char* name, const std::string& value) {
-    if (!value.empty()) text += concat(" ", name, " '", value, "'");
-  };
-  for (const std::string& set : o.sets) add("--set", set);
-  add("--filter", o.filter);
-  add("--mode", o.mode);
-  add("--transport", o.transport);
-  add("--replay", o.replay);
-  if (o.ranks > 0) text += concat(" --ranks ", o.ranks);
-  return text;
-}
-
 // "shard 17 of 128, 13.2%, 1.21 Mtok/s, ETA 31min"
 std::string to_text(const WalkProgress& w) {
   std::ostringstream share;

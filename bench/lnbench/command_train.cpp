@@ -92,8 +92,8 @@ int run_train(const Options& options) {
   table.note("result: " + trained.directory);
   table.finish();
   if (!trained.complete)
-    std::cerr << "stopped early; go on with: lnbench train " << options.config << " --resume "
-              << trained.directory << "\n";
+    std::cerr << "stopped early; go on with: lnbench train " << options.config
+              << same_options(options) << " --resume " << trained.directory << "\n";
   return trained.complete ? kOk : kStoppedEarly;
 }
 

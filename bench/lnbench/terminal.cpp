@@ -116,6 +116,20 @@ RunInfo run_info(const Config& config, const Options& options, size_t points) {
           .config = parse_json(resolved_config_json(config), "config")};
 }
 
+std::string same_options(const Options& o) {
+  std::string text;
+  const auto add = [&](const char* name, const std::string& value) {
+    if (!value.empty()) text += concat(" ", name, " '", value, "'");
+  };
+  for (const std::string& set : o.sets) add("--set", set);
+  add("--filter", o.filter);
+  add("--mode", o.mode);
+  add("--transport", o.transport);
+  add("--replay", o.replay);
+  if (o.ranks > 0) text += concat(" --ranks ", o.ranks);
+  return text;
+}
+
 void print_summary(TableWriter& table, const Summary& summary, std::string_view remark,
                    const std::string& directory) {
   std::string counts;

@@ -41,6 +41,8 @@ void add_record(Table<PointRecord>& table, const PointRecord& record, bool color
 
 // Returns what every kind of run says of itself. `points`: of the sweep, those skipped included.
 RunInfo run_info(const Config& config, const Options& options, size_t points);
+// Returns the options that select the same points, quoted for a shell, to go on with a run.
+std::string same_options(const Options& options);
 // How many points ended how, the verdict, and where the result is. `remark`: after the counts.
 void print_summary(TableWriter& table, const Summary& summary, std::string_view remark,
                    const std::string& directory);

@@ -201,6 +201,13 @@ void accept_changes(Result& then, const Result& now, bool allow_changed_machine)
         "'", then.path, "' was started with another config (SHA-256 ",
         then.run.config_sha256.substr(0, 12), "..., now ", now.run.config_sha256.substr(0, 12),
         "...)\n  hint: use the same file, --set, --mode and --transport, or start a new run");
+  const auto text_of = [](const Result& r) {
+    return r.run.training ? r.run.training->text_sha256 : "";
+  };
+  if (const std::string was = text_of(then), is = text_of(now); !was.empty() && was != is)
+    throw UsageError("'", then.path, "' was trained on another text (SHA-256 ", was.substr(0, 12),
+                     "..., now ", is.substr(0, 12),
+                     "...)\n  hint: put the files of train.text back, or start a new run");
   std::vector<std::string> changes = machine_changes(then, now);
   if (!changes.empty() && !allow_changed_machine)
     throw UsageError("'", then.path, "' was started on another machine or build\n  ",

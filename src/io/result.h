@@ -30,13 +30,15 @@ namespace longnet {
 struct TrainingInfo {
   PointParams point{};
   int64_t parameters = 0;
-  int64_t trained_bytes = 0, held_out_bytes = 0;   // of the text
+  int64_t trained_bytes = 0, held_out_bytes = 0;  // of the text
+  std::string text_sha256{};
   std::map<std::string, int64_t> memory_by_tag{};  // of the rank with the most
   static void fields(auto& t, auto&& visit) {
     visit("point", t.point);
     visit("parameters", t.parameters);
     visit("trained_bytes", t.trained_bytes);
     visit("held_out_bytes", t.held_out_bytes);
+    visit("text_sha256", t.text_sha256, {.later = true});
     visit("memory_by_tag", t.memory_by_tag);
   }
 };

@@ -66,8 +66,12 @@ class RankTraining {
         account_(account(trainer_.sharded(), trainer_.program(), comm.rank())),
         memory_(memory_by_tag(trainer_.program(), plan.point.params)) {}
 
-  int64_t begin(const std::optional<Checkpoint>& checkpoint) {
+  int64_t begin(const std::string& folder, const std::optional<Checkpoint>& checkpoint) {
     trainer_.initialise(plan_.point.params.problem.seed);
+    if (!comm_.broadcast_flag(!checkpoint ||
+                              checkpoint->weights.size() == trainer_.weights().size()))
+      throw UsageError("'", folder, "/checkpoint.bin' is of another model, with other weights\n",
+                       "  hint: put this run's own back, or start a new run");
     if (!comm_.broadcast_flag(checkpoint.has_value())) return 1;
     double step = 0;
     if (checkpoint) {
@@ -278,6 +282,8 @@ Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
                          .parameters = plan.parameters,
                          .trained_bytes = text.trained,
                          .held_out_bytes = int64_t(text.bytes.size()) - text.trained,
+                         .text_sha256 = sha256_hex(
+                             {reinterpret_cast<const char*>(text.bytes.data()), text.bytes.size()}),
                          .memory_by_tag = plan.memory_by_tag};
     folder = target.resume.empty() ? ResultWriter::create(head)
                                    : ResultWriter::resume(target.resume, head, false);
@@ -291,7 +297,7 @@ Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
     TrainText own_text(on_all(comm, root ? text : TextBytes{}), plan.point.params.problem.seq_len);
     RankTraining rank(comm, plan, own_text, root, *kernel, *model_kernel);
     Trained out;
-    out.first_step = rank.begin(root ? checkpoint : std::nullopt);
+    out.first_step = rank.begin(target.resume, root ? checkpoint : std::nullopt);
     std::optional<StepLines> lines;
     if (root) out.directory = folder->directory(), lines.emplace(out.directory, out.first_step - 1);
     bool stopped = false;
