@@ -63,13 +63,14 @@ void record_communication(PointRecord& record, const CommCounters& c,
     fail_check(record, "counted bytes or messages differ from the predicted ones");
 }
 
-// Slots must take what the program says, and scratch memory what the plan says where it knows it;
-// the lists of tasks that a GPU holds beside follow from its kernel.
-void record_memory(PointRecord& record, const MemoryLedger& ledger, int64_t expected,
+// Slots must take what the program says, tag by tag, and scratch memory what the plan says where it
+// knows it; the lists of tasks that a GPU holds beside follow from its kernel.
+void record_memory(PointRecord& record, const MemoryLedger& ledger, const RankAccount& program,
                    const PointPlan& plan, Communicator& comm) {
   const auto [slots, workspace] = slots_and_workspace(ledger);
-  const bool equal =
-      slots == expected && (plan.workspace_bytes == 0 || workspace == plan.workspace_bytes);
+  const int64_t expected = program.memory_bytes();
+  bool equal = slots == expected && (!plan.workspace_bytes || workspace == plan.workspace_bytes);
+  for (const auto& [tag, bytes] : program.memory_by_tag) equal &= ledger.peak_bytes(tag) == bytes;
   const auto all = gather(
       comm,
       MemoryRecord{.measured_peak_bytes = ledger.peak_bytes() - ledger.peak_bytes(kProgramLists),
@@ -95,8 +96,7 @@ void record_closed_forms(PointRecord& record, const ClosedFormCounts& program,
   const PointParams& p = record.params;
   auto form = closed_form_of(p, comm.rank());
   if (!form) return;  // on no rank
-  const bool knows_memory = !has_layers(p.scope);
-  if (!knows_memory) form->memory_bytes = program.memory_bytes;
+  if (has_layers(p.scope)) form->memory_bytes = program.memory_bytes;
   std::string differs;
   if (*form != program || *form != counted)
     differs = concat("a closed form says of rank ", comm.rank(), ": ", to_text(*form),
@@ -109,7 +109,7 @@ void record_closed_forms(PointRecord& record, const ClosedFormCounts& program,
   const auto most = [&](int64_t count) { return std::llround(comm.max_of(double(count))); };
   set_closed_forms(record, {.bytes_sent = most(form->bytes_sent),
                             .messages_sent = most(form->messages_sent),
-                            .memory_bytes = knows_memory ? most(form->memory_bytes) : 0});
+                            .memory_bytes = has_layers(p.scope) ? 0 : most(form->memory_bytes)});
 }
 
 }  // namespace
@@ -390,7 +390,7 @@ void record_counts(PointRecord& record, PointSession& session, const PointPlan& 
       a.bytes_sent, a.messages_sent, a.bytes_received,
       received_messages(executor.sharded(), executor.program(), comm.rank()), a.memory_bytes()};
   record_communication(record, c, program, runs, comm);
-  record_memory(record, session.ledger(), program.memory_bytes, plan, comm);
+  record_memory(record, session.ledger(), a, plan, comm);
   record_closed_forms(record, program,
                       {c.bytes_sent / runs, c.messages_sent / runs, c.bytes_received / runs,
                        c.messages_received / runs, slots_and_workspace(session.ledger()).first},

@@ -281,6 +281,14 @@ TEST(FillRecord, MemoryIsHeldAgainstThePrediction) {
       [](FakeSession& s) { const TaggedBuffer forgotten(s.own_ledger(), "forgotten", 64); });
   EXPECT_EQ(more.status, PointStatus::kCheckFailed);
   EXPECT_THAT(more.reason, testing::HasSubstr("memory"));
+  const PointRecord swapped = record_of_ring([](FakeSession& s) {
+    auto by_tag = s.own_ledger().peak_by_tag();
+    std::swap(by_tag.at("query"), by_tag.at("key_value"));
+    s.own_ledger() = {};
+    for (const auto& [tag, bytes] : by_tag) CountedBytes(s.own_ledger(), tag, bytes, nullptr);
+  });
+  EXPECT_EQ(swapped.memory.measured_peak_bytes, swapped.memory.predicted_peak_bytes);
+  EXPECT_EQ(swapped.reason, "measured memory differs from the predicted");
   for (const char* tag : {kTaskLists, kProgramLists}) {
     const PointRecord lists =
         record_of_ring([&](FakeSession& s) { const TaggedBuffer some(s.own_ledger(), tag, 64); });
