@@ -377,6 +377,21 @@ TEST(ModelPoint, RecomputingIsTheCheapestChangeOfMemory) {
   EXPECT_TRUE(plan.point.reason.ends_with("; fits with recompute=full")) << plan.point.reason;
 }
 
+TEST(ModelPoint, ShardingTheOptimizerIsAChangeOfMemory) {
+  for (const int ranks : {1, 2}) {
+    Point point = model_point("dilated", ranks);
+    point.params.model.recompute = Recompute::kFull;
+    Point sharded = point;
+    sharded.params.model.shard_optimizer = true;
+    MachineLimits limits;
+    limits.memory_bytes = ranks * planned_memory(point) - 1;
+    const std::string reason = plan_point(point, limits, 1, ranks).point.reason;
+    const bool smaller = planned_memory(sharded) < planned_memory(point);
+    EXPECT_EQ(smaller, ranks == 2);
+    EXPECT_EQ(reason.ends_with("; fits with shard_optimizer=true"), smaller) << reason;
+  }
+}
+
 TEST(ModelPoint, CheckedGradientsInBf16NeedTheMemoryOfAnFp32RunToo) {
   for (const Pass pass : {Pass::kForward, Pass::kStep}) {
     const Point wide = model_point("dilated", 1, pass);

@@ -223,6 +223,11 @@ std::string cheapest_change(const PointParams& original,
         p.model.recompute = Recompute(int(p.model.recompute) + 1);
         return concat("recompute=", to_string(p.model.recompute));
       },
+      [](PointParams& p) -> std::string {
+        if (p.scope != Scope::kModel || p.model.shard_optimizer) return "";
+        p.model.shard_optimizer = true;
+        return "shard_optimizer=true";
+      },
       [](PointParams& p) {
         p.problem.batch /= 2;
         return p.problem.batch >= 1 ? concat("batch=", p.problem.batch) : "";
