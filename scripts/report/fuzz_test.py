@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import make_report
+from report.shape import SEAL
 from report.synthetic_fixture import comparison, published
-from report.training import SEAL
 from report.training_fixture import sealed, write_training
 
 REFERENCE = ROOT / "results" / "reference"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .shape import ResultError, check
+from .shape import ResultError, check, seal_holds
 from .units import number, plural
 
 LARGEST = 1e30  # of numbers that mean anything
@@ -305,7 +305,7 @@ def read_points(records: list[dict[str, Any]], run: int, notes: list[str]) -> li
 
 
 def read_lines(path: Path, part: str, notes: list[str]) -> list[dict[str, Any]]:
-    """Lines that are whole, each as `part` of the schema of results."""
+    """Lines that are whole, each as `part` of the schema of results; those of older runs have no seal."""
     records: list[dict[str, Any]] = []
     for line_number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip():
@@ -316,6 +316,8 @@ def read_lines(path: Path, part: str, notes: list[str]) -> list[dict[str, Any]]:
             notes.append(f"Line {line_number} of {path.name} is torn and was left out.")
             continue
         check(record, f"{path}:{line_number}", "result", part)
+        if "sha256" in record and not seal_holds(line):
+            raise ResultError(f"{path}:{line_number}: the line was changed after it was written\n  hint: delete that line, and --resume measures the point again")
         records.append(record)
     return records
 

@@ -36,6 +36,7 @@ from report.models_test import Models  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
 from report.series import sources_of
+from report.shape import ResultError
 from report.synthetic_fixture import (
     HOSTILE,
     OPPONENTS,
@@ -51,7 +52,7 @@ from report.synthetic_fixture import (
     write_result,
 )
 from report.tables import columns_of, csv_text, safe_cell
-from report.training_fixture import write_training
+from report.training_fixture import sealed, write_training
 from report.training_test import TrainingReport  # noqa: F401  (runs it too)
 
 
@@ -76,6 +77,18 @@ class Results(unittest.TestCase):
         page = self.page(directory)
         self.assertIn("The run was interrupted", page)
         self.assertIn("is torn and was left out", page)
+
+    def test_edited_line_of_an_interrupted_run(self) -> None:
+        directory = write_interrupted(self.folder / "run", full_sweep()[:3], torn=False)
+        lines = directory / "points.jsonl"
+        whole = [sealed(json.loads(line)) for line in lines.read_text().splitlines()]
+        lines.write_text("\n".join(whole))
+        self.assertEqual(len(load_run(directory, 0).points), 3)
+        for edited in (whole[1].replace('"ok"', '"oom"', 1), json.dumps(json.loads(whole[1]))):
+            self.assertNotEqual(edited, whole[1])
+            lines.write_text("\n".join([whole[0], edited, whole[2]]))
+            with self.assertRaisesRegex(ResultError, "points.jsonl:2: the line was changed"):
+                load_run(directory, 0)
 
     def test_missing_and_odd_fields(self) -> None:
         odd = [

@@ -7,7 +7,6 @@ with a note.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import statistics
 from collections.abc import Callable
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from .model import Point, Run, parse_json, read_manifest, read_timelines, with_mode_and_pattern
-from .shape import HINT, ResultError, check, compiled
+from .shape import HINT, ResultError, check, compiled, seal_holds
 from .units import bytes_label, integer_label, number, plural, significant
 
 STEPS_FILE = "train.jsonl"
-SEAL = ',"sha256":"'
 NAMED = ("bits_per_byte", "gradient_norm", "learning_rate")
 SHAPE = {  # of a step's line
     "type": "object",
@@ -139,12 +137,6 @@ class Training(Run):
             return "a model"
         millions = f"{significant(parameters / 1e6)} million" if parameters >= 1e6 else integer_label(parameters)
         return f"a model of {millions} parameters"
-
-
-def seal_holds(line: str) -> bool:
-    """As src/io/sha256.h seals lines."""
-    body, found, seal = line.rpartition(SEAL)
-    return bool(found) and seal == hashlib.sha256(body.encode()).hexdigest()[:16] + '"}'
 
 
 def read_step(line: str, checks: Callable[[Any], Any]) -> dict[str, Any] | None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .rows_training import PARTS
+from .shape import SEAL
 from .synthetic_fixture import manifest, params_of, timeline
-from .training import SEAL
 
 SHARES = (0.55, 0.2, 0.12, 0.03, 0.02, 0.06)  # of a step, in the order of PARTS
 
