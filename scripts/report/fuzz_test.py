@@ -176,6 +176,14 @@ class Fuzz(unittest.TestCase):
     def test_results(self) -> None:
         self.fuzz({"result.json": small("complexity", 4)} | {"timelines.jsonl": timelines("complexity")})
 
+    def test_an_error_has_no_control_characters(self) -> None:
+        record = small("complexity", 1)
+        record["points"][0]["metrics"] = {"a\x1b[2J\x7f\x9bb": "text"}
+        (self.folder / "result.json").write_text(json.dumps(record))
+        code, said = self.report()
+        self.assertEqual(code, 2)
+        self.assertIn("metrics.a\ufffd[2J\ufffd\ufffdb must be", said)
+
     def test_results_of_many_algorithms(self) -> None:
         self.fuzz({"result.json": small("opponents-cpu", 8)})
 

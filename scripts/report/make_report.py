@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def failure(text: str, code: int = EXIT_USAGE) -> int:
-    print(f"make_report.py: {text}", file=sys.stderr)
+    shown = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)  # a terminal would obey them
+    print(f"make_report.py: {shown}", file=sys.stderr)
     return code
 
 
