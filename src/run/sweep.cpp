@@ -1,8 +1,10 @@
 #include "run/sweep.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "comm/mpi/mpi_world.h"
@@ -126,15 +128,19 @@ std::vector<Point> read_points(const Config& config, ExpandOptions options) {
 }
 
 std::vector<Point> distinct_patterns(const std::vector<Point>& points) {
-  std::vector<Point> out;
   const auto key = [](const Point& point) {
     const AttentionProblem& problem = point.params.problem;
     const DilatedPattern& pattern = point.params.pattern;
-    return std::tuple(problem.seq_len, problem.num_heads, problem.causal, pattern.branches,
-                      pattern.offset, pattern.phase_parts);
+    std::vector<std::array<int64_t, 3>> branches;
+    for (const DilatedBranch& b : pattern.branches)
+      branches.push_back({b.segment_length, b.dilation_rate, b.summary_tokens});
+    return std::tuple(problem.seq_len, problem.num_heads, problem.causal, branches, pattern.offset,
+                      pattern.phase_parts);
   };
+  std::vector<Point> out;
+  std::set<std::invoke_result_t<decltype(key), const Point&>> seen;
   for (const Point& point : points)
-    if (std::ranges::find(out, key(point), key) == out.end()) out.push_back(point);
+    if (seen.insert(key(point)).second) out.push_back(point);
   return out;
 }
 

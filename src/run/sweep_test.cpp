@@ -90,6 +90,19 @@ TEST(SweepPoints, RanksAndAlgorithmsShareAPattern) {
   EXPECT_TRUE(differs([](auto&, auto& pattern) { pattern.branches[0].dilation_rate = 2; }));
   EXPECT_TRUE(differs([](auto&, auto& pattern) { pattern.offset = OffsetRule::kNone; }));
   EXPECT_TRUE(differs([](auto&, auto& pattern) { pattern.phase_parts = 2; }));
+  EXPECT_TRUE(differs([](auto&, auto& pattern) { pattern.branches[0].segment_length *= 2; }));
+  EXPECT_TRUE(differs([](auto&, auto& pattern) { pattern.branches[0].summary_tokens = 1; }));
+}
+
+TEST(SweepPoints, PatternsOfManyLengthsKeepTheirOrder) {
+  constexpr int64_t kLengths = 20000;
+  std::vector<Point> points(2 * kLengths, small_point("dilated", 2));
+  for (size_t i = 0; i < points.size(); ++i)
+    points[i].params.problem.seq_len = kLengths - int64_t(i) % kLengths;  // each length twice
+  const auto distinct = distinct_patterns(points);
+  ASSERT_EQ(distinct.size(), size_t(kLengths));
+  for (size_t i = 0; i < distinct.size(); ++i)
+    ASSERT_EQ(distinct[i].params.problem.seq_len, kLengths - int64_t(i));
 }
 
 TEST(SweepPoints, VirtualRanksNeedNoLauncher) {
