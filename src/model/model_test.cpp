@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <mutex>
+#include <set>
 
 #include "comm/threads/thread_world.h"
 #include "core/random.h"
@@ -81,12 +82,13 @@ Trained train(const ModelCase& c, int steps, bool check_program = false) {
   const Parameters whole(c.shape, c.problem);
   Trained out;
   std::mutex writes;
-  // Puts a rank's values in their places among all.
-  const auto collect = [&](const Parameters& own, std::span<const float> from,
+  // Puts some of a rank's values in their places among all.
+  const auto collect = [&](const Parameters& own, std::span<const float> from, TokenInterval some,
                            std::vector<float>& into) {
-    into.resize(size_t(whole.count()));
+    into.resize(size_t(whole.count()), NAN);
     for (const Parameter& p : own.all())
-      for (int64_t i = 0; i < p.count(); ++i)
+      for (int64_t i = std::max<int64_t>(0, some.begin - p.first);
+           i < std::min(p.count(), some.end - p.first); ++i)
         into[size_t(whole.find(p.name).first + p.from + i / p.cols * p.all_cols + i % p.cols)] =
             from[size_t(p.first + i)];
   };
@@ -100,22 +102,27 @@ Trained train(const ModelCase& c, int steps, bool check_program = false) {
       own.losses.push_back(result.loss);
       const std::scoped_lock lock(writes);
       if (i == 1) out.norm = result.gradient_norm;
-      if (i == 1) collect(trainer.parameters(), trainer.weight_gradients(), out.gradients);
+      if (i == 1)
+        collect(trainer.parameters(), trainer.weight_gradients(), trainer.updated(), out.gradients);
     }
     const std::scoped_lock lock(writes);
-    collect(trainer.parameters(), trainer.weights(), out.weights);
+    collect(trainer.parameters(), trainer.weights(), {0, trainer.parameters().count()},
+            out.weights);
     if (comm.rank() == 0) out.losses = own.losses;
   });
   return out;
 }
 
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, all = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(double(a[i]) - double(b[i]), 2);
-    all += std::pow(double(b[i]), 2);
-  }
-  return std::sqrt(difference / all);
+double norm(std::span<const float> values) {
+  double squares = 0;
+  for (const float v : values) squares += double(v) * double(v);
+  return std::sqrt(squares);
+}
+
+double distance(std::span<const float> a, std::span<const float> b) {
+  double squares = 0;
+  for (size_t i = 0; i < a.size(); ++i) squares += std::pow(double(a[i]) - double(b[i]), 2);
+  return std::sqrt(squares);
 }
 
 TEST(Model, GradientsAreThoseOfTheDefinition) {
@@ -147,7 +154,8 @@ TEST(Model, GradientsAreThoseOfTheDefinition) {
   }
 }
 
-// The gradients of a step, the losses of four and the weights after them are those of one rank.
+// The gradients of a step, the losses of four and the weights after them are those of one rank. Of
+// key.bias, which adds nearly the same to all scores of a query, little but rounding is left.
 // `later`: difference of losses after steps, in which AdamW makes rounding of gradients that are 0,
 // as those of the bias of keys, a step of the learning rate.
 void expect_same(const Trained& one, const ModelCase& c, double later = 1e-6) {
@@ -156,10 +164,16 @@ void expect_same(const Trained& one, const ModelCase& c, double later = 1e-6) {
     EXPECT_NEAR(other.losses[i] / one.losses[i], 1, i < 2 ? 1e-6 : later)
         << describe(c) << " step " << i;
   EXPECT_NEAR(other.norm / one.norm, 1, 1e-6) << describe(c);
-  if (!c.shape.shard_optimizer) {
-    EXPECT_LT(distance(other.gradients, one.gradients), 1e-6) << describe(c);
+  const Parameters parameters(c.shape, c.problem);
+  for (const Parameter& p : parameters.all()) {
+    const auto of = [&](const Trained& t) {
+      return std::span(t.gradients).subspan(size_t(p.first), size_t(p.count()));
+    };
+    const double most = p.name.ends_with("key.bias") ? 1e-6 * one.norm : 2e-6 * norm(of(one));
+    EXPECT_LT(distance(of(other), of(one)), most) << describe(c) << " " << p.name;
   }
-  EXPECT_LT(distance(other.weights, one.weights), 1e-4) << describe(c);
+  EXPECT_LT(distance(other.gradients, one.gradients), 1e-6 * one.norm) << describe(c);
+  EXPECT_LT(distance(other.weights, one.weights), 1e-4 * norm(one.weights)) << describe(c);
 }
 
 TEST(Model, TheSameOnAnyNumberOfRanks) {
@@ -178,16 +192,16 @@ TEST(Model, TheSameOnAnyNumberOfRanks) {
 TEST(Model, TheSameInReplicas) {
   ModelCase c{.kernel = "cpu"};
   c.problem.batch = 6;
-  const Trained one = train(c, 4);
-  for (c.replicas = 2; c.replicas <= 3; ++c.replicas)
-    for (const char* algorithm : {"dilated", "ring", "ulysses"})
+  for (const char* algorithm : {"dilated", "ring", "ulysses"}) {
+    c.algorithm = algorithm;
+    c.ranks = c.replicas = 1, c.shape.shard_optimizer = false;
+    const Trained one = train(c, 4);
+    for (c.replicas = 2; c.replicas <= 3; ++c.replicas)
       for (c.ranks = 1; c.ranks <= 2; ++c.ranks) {
-        c.algorithm = algorithm;
-        c.branches = {{8, 1}, {24, 2}};
         c.shape.shard_optimizer = c.ranks == 2;
-        if (c.algorithm == "dilated") expect_same(one, c);
-        EXPECT_THAT(check_schedule(program_of(c)), testing::IsEmpty()) << describe(c);
+        expect_same(one, c);
       }
+  }
 }
 
 TEST(Model, TheSameWhereRanksSplitHeads) {
@@ -212,16 +226,22 @@ TEST(Model, TheSameWhereRanksSplitHeads) {
 TEST(Model, TheSameByEveryExactAlgorithm) {
   ModelCase c{.algorithm = "local", .kernel = "cpu"};
   const Trained one = train(c, 4);
+  std::set<std::string> exact, ran;
   for (const AlgorithmInfo& algorithm : algorithms()) {
     if (algorithm.pattern != PatternKind::kDense || algorithm.one_rank_only) continue;
+    exact.emplace(algorithm.name);
     for (const LayoutKind layout :
          {LayoutKind::kContiguous, LayoutKind::kZigzag, LayoutKind::kStriped})
       for (c.ranks = 2; c.ranks <= 4; ++c.ranks) {
         c.algorithm = algorithm.name, c.layout = layout;
         const ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, layout}};
-        if (why_no_program(algorithm, s, Pass::kForwardBackward).empty()) expect_same(one, c);
+        if (!why_no_program(algorithm, s, Pass::kForwardBackward).empty()) continue;
+        expect_same(one, c);
+        ran.insert(c.algorithm);
       }
   }
+  EXPECT_EQ(ran, exact);
+  EXPECT_GE(exact.size(), 8u);
 }
 
 TEST(Model, TheSameBitsWhateverIsComputedAgainAndOnAnyThreads) {
