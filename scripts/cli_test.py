@@ -46,7 +46,9 @@ class Usage(Case):
         self.assertIn("simulate has no option --ranks", elsewhere)
         self.assertIn("one of: plan, run", elsewhere)
         self.assertIn("did you mean 'h100-ndr400'?", self.expect(2, "plan", self.config, "--cluster", "h100-ndr40x").stderr)
-        self.assertIn("did you mean 'quick'?", self.expect(2, "plan", "qiuck").stderr)
+        for meant, args in {"quick": ("plan", "configs/qiuck.json"), "algorithms": ("list", "algoritms"),
+                            "virtual": ("run", self.config, "--mode", "vitual"), "plain": ("run", self.config, "--progress", "plian")}.items():
+            self.assertIn(f"did you mean '{meant}'?", self.expect(2, *args).stderr)
 
     def test_list(self):
         listed = self.rows("list")

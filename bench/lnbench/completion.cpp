@@ -36,6 +36,16 @@ std::vector<std::string> words_of(const CLI::Option& option) {
   return words;
 }
 
+// What CLI11 says of a value that its option does not take, with the word near to it; else "".
+std::string hint_at_value(const CLI::App& command, const std::string& said) {
+  for (const CLI::Option* option : command.get_options())
+    if (option->count() > 0 && said.starts_with(option->get_name() + ":"))
+      if (const auto near = closest_match(option->results().back(), words_of(*option));
+          !near.empty())
+        return concat(said, "\n  hint: did you mean '", near, "'?");
+  return "";
+}
+
 }  // namespace
 
 std::string command_list(const CLI::App& app) {
@@ -94,6 +104,8 @@ std::string explain_mistake(CLI::App& app, const CLI::ParseError& error, int arg
                ? ""
                : concat("there is no command '", first, "'\n  hint: ", name_hint(first, names));
   const CLI::App& command = *app.get_subcommand(first);
+  if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr)
+    return hint_at_value(command, error.what());
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return "";
   for (const std::string& word : command.remaining()) {
     if (!word.starts_with("--")) continue;

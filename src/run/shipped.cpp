@@ -59,17 +59,22 @@ std::vector<ShippedFile> shipped_files(const std::string& kind) {
 }
 
 std::string find_shipped(const std::string& kind, const std::string& given) {
-  if (given.find('/') != std::string::npos || given.ends_with(".json") || fs::exists(given))
-    return given;
+  std::error_code error;
+  if (fs::status(given, error).type() != fs::file_type::not_found) return given;
   std::vector<std::string> names, beginning;
   const std::vector<ShippedFile> files = shipped_files(kind);
+  for (const ShippedFile& file : files) names.push_back(file.name);
+  if (given.find('/') != std::string::npos || given.ends_with(".json")) {
+    const std::string near = closest_match(fs::path(given).stem().string(), names);
+    if (near.empty()) return given;  // its reader says what is missing
+    throw UsageError("there is no file ", given, "\n  hint: did you mean '", near, "'?");
+  }
   const auto path_of = [&](const std::string& name) {
     return std::ranges::find(files, name, &ShippedFile::name)->path.string();
   };
-  for (const ShippedFile& file : files) {
-    names.push_back(file.name);
-    if (file.name == given) return file.path.string();
-    if (file.name.starts_with(given)) beginning.push_back(file.name);
+  for (const std::string& name : names) {
+    if (name == given) return path_of(name);
+    if (name.starts_with(given)) beginning.push_back(name);
   }
   if (beginning.size() == 1) return path_of(beginning[0]);
   throw UsageError("there is no file ", given, ", and ",

@@ -23,7 +23,8 @@ struct ShippedFile {
 std::vector<ShippedFile> shipped_files(const std::string& kind);
 
 // A path as given; of a bare word that is no file, the shipped file of that name, or the only one
-// whose name begins with it. Throws UsageError that lists the names.
+// whose name begins with it. Throws UsageError that lists the names, or has the one near to the
+// name of a missing file.
 std::string find_shipped(const std::string& kind, const std::string& given);
 
 }  // namespace longnet

@@ -26,15 +26,16 @@ TEST_F(Shipped, IsFoundByItsNameOrABeginningOfIt) {
   EXPECT_THAT(find_shipped("clusters", "h100-ndr400"), testing::EndsWith("/h100-ndr400.json"));
   EXPECT_THAT(find_shipped("clusters", "h100"), testing::EndsWith("/h100-ndr400.json"));
   EXPECT_THAT(find_shipped("configs", "quick"), testing::EndsWith("configs/quick.json"));
-  EXPECT_EQ(find_shipped("clusters", "mine/h100.json"), "mine/h100.json");
-  EXPECT_EQ(find_shipped("clusters", "h100.json"), "h100.json");  // its reader says what is missing
+  EXPECT_EQ(find_shipped("clusters", "mine/tpu.json"), "mine/tpu.json");
+  EXPECT_EQ(find_shipped("clusters", "tpu.json"), "tpu.json");  // its reader says what is missing
 }
 
 TEST_F(Shipped, OtherwiseTheNamesAreListed) {
   EXPECT_THAT(message("clusters", "h"), testing::HasSubstr("h100-ndr400, h200-ndr400"));
   EXPECT_THAT(message("clusters", "h100-ndr40x"),
               testing::HasSubstr("did you mean 'h100-ndr400'?"));
-  EXPECT_THAT(message("configs", "qiuck"), testing::HasSubstr("did you mean 'quick'?"));
+  for (const char* mistyped : {"qiuck", "qiuck.json", "configs/qiuck.json"})
+    EXPECT_THAT(message("configs", mistyped), testing::HasSubstr("did you mean 'quick'?"));
 }
 
 TEST_F(Shipped, EveryFileSaysWhatItIs) {
