@@ -32,6 +32,10 @@ class Usage(Case):
     def test_mistakes_on_the_command_line(self):
         for args in ((), ("dance",), ("run",), ("run", self.config, "--ranks", "0"), ("plan", self.config, "--dot"),
                      ("run", self.config, "--progress", "fancy"), ("run", self.config, "--max-time", "soon"),
+                     ("plan", self.config, "--cluster", "h100", "--ranks", "2"), ("plan", self.config, "--cluster", "h100", "-v"),
+                     ("plan", self.config, "--cluster", "h100", "--mode", "virtual"), ("plan", self.config, "--cluster", "h100", "--transport", "gpu"),
+                     ("plan", self.config, "--cluster", "h100", "--schedule", "1"), ("plan", self.config, "--schedule", "1", "--format", "csv"),
+                     ("plan", self.config, "--schedule", "1", "--wide"), ("plan", self.config, "--schedule", "1", "-v"),
                      ("comm", "--max-bytes", "much"), ("comm", "--ranks", "1"), ("report", "--compare", "one"), ("--bogus",)):
             done = self.expect(2, *args)
             self.assertTrue(done.stderr.strip(), f"{args}: no message")

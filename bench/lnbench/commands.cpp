@@ -147,11 +147,15 @@ void add_plan_options(CLI::App& command, Options& o) {
   add_sweep(command, o);
   add_progress(command, o);
   command.add_flag("-v,--verbose", o.verbose, "The branches of each point, its memory by tag");
-  command.add_option("--cluster", o.cluster,
-                     "Plan for a cluster, a file or a shipped one's name: simulated time, "
-                     "GPU-hours, memory, what does not fit");
+  auto* cluster =
+      command.add_option("--cluster", o.cluster,
+                         "Plan for a cluster, a file or a shipped one's name: simulated time, "
+                         "GPU-hours, memory, what does not fit");
   auto* schedule = command.add_option("--schedule", o.schedule_of,
                                       "Print the program of this point (id or number)");
+  for (const char* option : {"--ranks", "--mode", "--transport", "--verbose", "--schedule"})
+    cluster->excludes(option);
+  for (const char* option : {"--format", "--wide", "--verbose"}) schedule->excludes(option);
   command.add_option("--rank", o.schedule_rank, "Whose program to print")->needs(schedule);
   command.add_flag("--dot", o.dot, "As Graphviz, up to 8 ranks with their messages")
       ->needs(schedule);
