@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.answer import claims_strip, sentences
-from report.charts import MAX_FIGURES, build_figures
+from report.charts import MAX_FIGURES, MAX_LINES, build_figures
 from report.claims import judge
 from report.claims_fixture import equal_work
 from report.compare import compare_section, load_comparison
@@ -159,6 +159,13 @@ class Design(unittest.TestCase):
                     self.assertEqual(scale["range"], [list(DASHES[ranks.index(name)]) for name in scale["domain"]], drawn.name)
                     found.update(scale["domain"])
         self.assertEqual(found, set(ranks))
+
+    def test_dashes_of_one_picture_differ(self) -> None:
+        self.assertGreaterEqual(len(DASHES), MAX_LINES)
+        drawn = figure([point("dilated", length, 1 << i) for length in (M, 2 * M) for i in range(10)], "latency")
+        scale = next(d["scale"] for c, d in encodings(drawn.spec) if c == "strokeDash" and d.get("field") == "ranks_label")
+        self.assertEqual(len(scale["domain"]), 10)
+        self.assertEqual(len({tuple(dash) for dash in scale["range"]}), 10)
 
     def test_one_palette_for_the_parts_of_a_step(self) -> None:
         found = set()

@@ -48,7 +48,10 @@ STYLES = {
 }
 UNKNOWN = ("#332288", "cross")  # an algorithm without a row above: a colour that no other has
 SHAPES = [shape for _, shape in STYLES.values()]
-DASHES = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 4], [14, 3, 3, 3])
+DASHES = (  # as many as a picture has lines
+    *([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2]),
+    *([1, 4], [14, 3, 3, 3], [3, 7], [9, 3, 2, 3, 2, 3], [18, 6], [1, 2, 1, 7]),
+)
 
 
 @dataclass(frozen=True)
