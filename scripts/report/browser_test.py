@@ -272,14 +272,15 @@ class ReportInBrowser(unittest.TestCase):
         self.assertEqual(self.js("document.body.querySelector('a').className"), "skip")
 
     def test_it_prints_on_a_few_pages(self) -> None:
-        self.visit("crossover")
-        self.js("longnetReport.drawAll()")
-        printed = base64.b64decode(self.browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
-        pages = len(re.findall(rb"/Type\s*/Page\b", printed))
-        self.assertGreater(pages, 2)
-        self.assertLessEqual(pages, PRINTED_PAGES)
-        boxes = re.findall(rb"/MediaBox\s*\[\s*0\s+0\s+([\d.]+)\s+([\d.]+)\s*\]", printed)
-        self.assertEqual({float(wide) > float(high) for wide, high in boxes}, {True, False})  # tables of points lie across
+        for name in ("crossover", "compared", "validated"):
+            self.visit(name)
+            self.js("longnetReport.drawAll()")
+            printed = base64.b64decode(self.browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
+            pages = len(re.findall(rb"/Type\s*/Page\b", printed))
+            self.assertGreater(pages, 2, name)
+            self.assertLessEqual(pages, PRINTED_PAGES, name)
+            boxes = re.findall(rb"/MediaBox\s*\[\s*0\s+0\s+([\d.]+)\s+([\d.]+)\s*\]", printed)
+            self.assertEqual({float(wide) > float(high) for wide, high in boxes}, {True, False}, name)  # tables of points lie across
 
     def test_paper_says_what_it_leaves_out(self) -> None:
         tables = """[...document.querySelectorAll('table')].filter(t => t.checkVisibility()).map(t => {

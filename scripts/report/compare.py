@@ -12,6 +12,7 @@ from .rows import Context
 from .shape import check_with, compiled
 from .units import MISSING, duration_label, number, plural, significant, token_label
 
+PRINTED = 24  # rows on paper, those that differ first
 ORDER = ("slower", "faster", "ambiguous", "undecided", "missing", "same")
 TEXT, NUMBER = {"type": "string"}, {"type": ["number", "null"]}
 SHAPE = {  # as src/io/compare.cpp writes it
@@ -70,7 +71,7 @@ def compare_section(ctx: Context, comparison: dict[str, Any]) -> str:
         f"<li>{escape(d.get('what'))}: {escape(d.get('base'))} → {escape(d.get('now'))}</li>" for d in comparison["environment"]
     )
     heads = ("verdict", "series", "tokens", "ranks", "run 1", "run 2", "run 2 ÷ run 1", "note")
-    table = scroll_table("medians of both runs", heads, [compare_row(ctx, p, named) for p in points])
+    table = scroll_table("medians of both runs", heads, [compare_row(ctx, p, named) for p in points], PRINTED)
     return (
         f'<section id="answer"><div class="said"><p>From run 1 to run 2, of {plural(len(points), "point")}: {said}. Verdict: <strong>{escape(comparison["summary"])}</strong>.</p></div>'
         f"<p>Slower or faster is a ratio of medians beyond {threshold} % that the Mann-Whitney test with Holm's correction confirms; "

@@ -17,6 +17,7 @@ from .units import duration_label, plural
 
 # Okabe-Ito, with a shape each, so that no place is told by colour alone.
 STYLES = (("#0072B2", "circle"), ("#D55E00", "square"), ("#009E73", "triangle"), ("#CC79A7", "diamond"), ("#E69F00", "cross"))
+PRINTED = 15  # rows of a table on paper
 SIDE, LEFT, RIGHT, TOP, BOTTOM, LINE = 360, 70, 24, 12, 66, 20  # of the plot, beside, above and below it, of a line of the legend
 
 
@@ -121,8 +122,8 @@ def real_part(real: dict[str, Any]) -> str:
         f"{plural(real['points'], 'point')} that no calibration has seen; each mark is the median of its samples against the simulated "
         f"time. Dashed: equal; grey: within {percent(goal)}.</figcaption></figure>"
         f"<p>{escape(domain_text(real['cases']))} Signed errors: predicted ÷ measured − 1, positive where the simulator is too slow.</p>"
-        f"{scroll_table('errors by strata', HEADS, map(table_row, stratum_rows(real['cases'])))}"
-        f"{scroll_table('predicted against measured', heads, rows)}{f'<ul>{left_out}</ul>' if left_out else ''}"
+        f"{scroll_table('errors by strata', HEADS, map(table_row, stratum_rows(real['cases'])), PRINTED)}"
+        f"{scroll_table('predicted against measured', heads, rows, PRINTED)}{f'<ul>{left_out}</ul>' if left_out else ''}"
     )
 
 
