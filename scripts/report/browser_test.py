@@ -260,11 +260,13 @@ class ReportInBrowser(unittest.TestCase):
         self.assertLess(self.js(drawn), self.js("document.querySelectorAll('#more .chart').length"))
 
     def test_it_can_be_used_without_seeing_it(self) -> None:
-        self.visit("full")
-        alt = self.js("[...document.querySelectorAll('.chart')].map(c => [c.getAttribute('role'), c.getAttribute('aria-label')])")
-        for role, text in alt:
-            self.assertEqual(role, "img")
-            self.assertRegex(text, r"\. .*\d")  # a title, and a finding in numbers
+        for name in ("validated", "full"):
+            self.visit(name)
+            self.assertEqual(self.js("document.querySelectorAll('.chart:not([role=img])').length"), 0)
+            alt = self.js("[...document.querySelectorAll('[role=img]:not(.chart *)')].map(c => c.getAttribute('aria-label'))")
+            self.assertTrue(alt)
+            for text in alt:
+                self.assertRegex(text, r"\. .*\d")  # a title, and a finding in numbers
         self.assertEqual(self.js("[...document.querySelectorAll('table')].filter(t => !t.caption?.textContent).length"), 0)
         self.assertEqual(self.js("[...document.querySelectorAll('h2')].filter(h => h.id && !h.querySelector('a.anchor')).length"), 0)
         targets = "[...document.querySelectorAll('a[href^=\"#\"]')].filter(a => !document.getElementById(a.getAttribute('href').slice(1)) && !a.closest('.vega-actions')).length"

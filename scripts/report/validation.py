@@ -9,14 +9,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .markup import escape, scroll_table, section, table_row
+from .markup import attribute, escape, scroll_table, section, table_row
 from .model import load_json
+from .series import colour_of
 from .shape import check
 from .strata import HEADS, domain_text, program_of, stratum_rows
 from .units import duration_label, plural
 
-# Okabe-Ito, with a shape each, so that no place is told by colour alone.
-STYLES = (("#0072B2", "circle"), ("#D55E00", "square"), ("#009E73", "triangle"), ("#CC79A7", "diamond"), ("#E69F00", "cross"))
+SHAPES = ("circle", "square", "triangle", "diamond", "cross")  # of places; colour means algorithm, as everywhere
 PRINTED = 15  # rows of a table on paper
 SIDE, LEFT, RIGHT, TOP, BOTTOM, LINE = 360, 70, 24, 12, 66, 20  # of the plot, beside, above and below it, of a line of the legend
 
@@ -49,7 +49,7 @@ def marker(shape: str, x: float, y: float, colour: str) -> str:
     return f'<path d="{outlines[shape]}" {style}/>'
 
 
-def scatter(cases: list[dict[str, Any]], goal: float) -> str:
+def scatter(cases: list[dict[str, Any]], goal: float, said: str) -> str:
     """Both axes are logarithms of seconds, over the same decades; the band is the goal."""
     seconds = [c[k] for c in cases for k in ("measured_s", "predicted_s")]
     low, high = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
@@ -80,19 +80,22 @@ def scatter(cases: list[dict[str, Any]], goal: float) -> str:
         f'<path d="M{x_of(first):.1f},{y_of(first):.1f}L{x_of(last):.1f},{y_of(last):.1f}" stroke="currentColor" stroke-dasharray="4 3"/>'
     )
     places = list(dict.fromkeys(c["where"] for c in cases))
-    for i, place in enumerate(places):
-        colour, shape = STYLES[i % len(STYLES)]
+    colours = {c["algorithm"]: colour_of(c["algorithm"]).replace("#000000", "currentColor") for c in cases}  # dark pages have no black
+    shape_of = {place: SHAPES[i % len(SHAPES)] for i, place in enumerate(places)}
+    for c in cases:
+        name = f"{program_of(c)}, {c['ranks']} ranks, {c['seq_len']} tokens, {c['dtype']}: {100 * c['error']:+.1f} %"
+        drawn = marker(shape_of[c["where"]], x_of(c["measured_s"]), y_of(c["predicted_s"]), colours[c["algorithm"]])
+        parts.append(f"<g><title>{escape(name)}</title>{drawn}</g>")
+    key = [(place, marker(shape, 0, 0, "currentColor")) for place, shape in shape_of.items()]
+    key += [(name, f'<rect x="-6" y="-4" width="12" height="8" fill="{colour}"/>') for name, colour in colours.items()]
+    for i, (name, mark) in enumerate(key):
         at_y = bottom + BOTTOM + LINE * i
-        parts.append(marker(shape, LEFT + 6, at_y - 4, colour))
-        parts.append(f'<text x="{LEFT + 18}" y="{at_y}">{escape(place)}</text>')
-        for c in (c for c in cases if c["where"] == place):
-            name = f"{program_of(c)}, {c['ranks']} ranks, {c['seq_len']} tokens, {c['dtype']}: {100 * c['error']:+.1f} %"
-            parts.append(f"<g><title>{escape(name)}</title>{marker(shape, x_of(c['measured_s']), y_of(c['predicted_s']), colour)}</g>")
+        parts.append(f'<g transform="translate({LEFT + 6},{at_y - 4})">{mark}</g><text x="{LEFT + 18}" y="{at_y}">{escape(name)}</text>')
     parts.append(f'<text x="{LEFT + SIDE / 2:.0f}" y="{bottom + 40}" text-anchor="middle">measured time</text>')
     parts.append(f'<text transform="translate(14,{TOP + SIDE / 2:.0f}) rotate(-90)" text-anchor="middle">predicted time</text>')
-    width, height = LEFT + SIDE + RIGHT, bottom + BOTTOM + LINE * len(places)
+    width, height = LEFT + SIDE + RIGHT, bottom + BOTTOM + LINE * len(key)
     return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="predicted against measured time" '
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="Predicted against measured time. {attribute(said)}" '
         f'font-size="12" fill="currentColor">{"".join(parts)}</svg>'
     )
 
@@ -101,6 +104,7 @@ def real_part(real: dict[str, Any]) -> str:
     if real["points"] is None:
         return f"<p>Real runs: {escape(real['reason'])}.</p>"
     goal = real.get("goal_p95_rel_error", 0.15)
+    said = f"Median error {percent(real['median_rel_error'])}, 95th percentile {percent(real['p95_rel_error'])}."
     heads = ("where", "algorithm", "ranks", "tokens", "head_dim", "dtype", "causal", "measured", "predicted", "error")
     rows = [
         table_row(
@@ -118,9 +122,9 @@ def real_part(real: dict[str, Any]) -> str:
     ]
     left_out = "".join(f"<li>{escape(c['where'])}, {escape(program_of(c))}: {escape(c['reason'])}</li>" for c in real["left_out"])
     return (
-        f"<figure><h3>Predicted against measured</h3><div class=\"card\">{scatter(real['cases'], goal)}</div><figcaption>"
-        f"{plural(real['points'], 'point')} that no calibration has seen; each mark is the median of its samples against the simulated "
-        f"time. Dashed: equal; grey: within {percent(goal)}.</figcaption></figure>"
+        f"<figure><h3>Predicted against measured</h3><div class=\"card\">{scatter(real['cases'], goal, said)}</div><figcaption>"
+        f"<strong>{escape(said)}</strong> {plural(real['points'], 'point')} that no calibration has seen; each mark is the median of its samples against the simulated "
+        f"time. Colour is the algorithm, shape the place. Dashed: equal; grey: within {percent(goal)}.</figcaption></figure>"
         f"<p>{escape(domain_text(real['cases']))} Signed errors: predicted ÷ measured − 1, positive where the simulator is too slow.</p>"
         f"{scroll_table('errors by strata', HEADS, map(table_row, stratum_rows(real['cases'])), PRINTED)}"
         f"{scroll_table('predicted against measured', heads, rows, PRINTED)}{f'<ul>{left_out}</ul>' if left_out else ''}"
