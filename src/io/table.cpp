@@ -93,7 +93,8 @@ std::ostream& TableWriter::line() {
   return *style_.out;
 }
 
-void TableWriter::note(std::string_view text) {
+void TableWriter::note(std::string_view said) {
+  const std::string text = printable(std::string(said));
   std::ostream& out = line();
   if (style_.format == TableFormat::kText && !style_.wide)
     out << wrapped(text, kWidth, "# ", "#   ") << "\n";

@@ -114,6 +114,14 @@ TEST(Table, NoLineIsLongerThanAHundred) {
   EXPECT_NE(all[6].find("# as above"), std::string::npos);
 }
 
+TEST(Table, NotesHaveNoControlCharacters) {
+  for (const bool wide : {false, true}) {
+    std::ostringstream out;
+    Table<TableRow>(test_columns(), {.wide = wide, .out = &out}).note("a\x1b[2Jb");
+    EXPECT_EQ(out.str().substr(0, 12), "# a\uFFFD[2Jb\n");
+  }
+}
+
 TEST(Table, LinesBeginOnAClearedLine) {
   std::ostringstream out;
   Table<TableRow> table(test_columns(), {.out = &out, .before_line = [&] { out << "<"; }});
