@@ -104,6 +104,8 @@ void die(int signal) {
   ::_exit(1);
 }
 
+constexpr int64_t kMostBytes = int64_t{2} << 30;
+
 void set_limits() {
   static std::array<char, 65536> stack;  // a handler needs one where the own has overflowed
   const stack_t other{.ss_sp = stack.data(), .ss_flags = 0, .ss_size = stack.size()};
@@ -113,10 +115,17 @@ void set_limits() {
   action.sa_flags = SA_ONSTACK;
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM, SIGPROF})
     ::sigaction(signal, &action, nullptr);
-#if !defined(__SANITIZE_ADDRESS__)
-  const rlimit memory{rlim_t{2} << 30, rlim_t{2} << 30};
+#if !defined(__SANITIZE_ADDRESS__)  // which reserves terabytes
+  const rlimit memory{kMostBytes, kMostBytes};
   ::setrlimit(RLIMIT_AS, &memory);
 #endif
+}
+
+// The most memory that was ever resident.
+int64_t peak_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} << 10;
 }
 
 // Signals after so many seconds of the program's own work, while others may have the cores, and
@@ -127,8 +136,9 @@ void set_alarms(int work_s, unsigned clock_s) {
   ::alarm(clock_s);
 }
 
-// False: neither refused nor understood.
+// False: neither refused nor understood, or at the cost of too much memory.
 bool survives(const Target& target, int64_t run, int64_t& accepted) {
+  const int64_t before_bytes = peak_bytes();
   set_alarms(10, 100);
   try {
     target.parse(input_at_work, run);
@@ -140,7 +150,10 @@ bool survives(const Target& target, int64_t run, int64_t& accepted) {
     return false;
   }
   set_alarms(0, 0);
-  return true;
+  if (peak_bytes() - before_bytes <= kMostBytes) return true;
+  std::cerr << "fuzz: more than 2 GiB of memory\n";
+  keep_input();
+  return false;
 }
 
 struct FuzzOptions {
@@ -149,6 +162,27 @@ struct FuzzOptions {
   int64_t runs = std::numeric_limits<int64_t>::max();
   uint64_t seed = 1;
 };
+
+FuzzOptions parse_options(const std::vector<std::string>& words) {
+  FuzzOptions o;
+  if (!words.empty()) o.target = words[0];
+  for (size_t i = 1; i < words.size(); i += 2) {
+    const std::string& name = words[i];
+    if (i + 1 == words.size()) throw UsageError(name, ": a name without a value");
+    const std::string& value = words[i + 1];
+    if (name == "--seconds")
+      o.seconds = std::stod(value);
+    else if (name == "--runs")
+      o.runs = std::stoll(value);
+    else if (name == "--seed")
+      o.seed = std::stoull(value);
+    else if (name == "--input")
+      o.input = value;
+    else
+      throw UsageError(name, ": no such option\n  hint: --seconds, --runs, --seed or --input");
+  }
+  return o;
+}
 
 int fuzz(const FuzzOptions& o) {
   const Scratch scratch;
@@ -190,17 +224,8 @@ int fuzz(const FuzzOptions& o) {
 
 int main(int argc, char** argv) {
   using namespace longnet;
-  FuzzOptions o;
-  if (argc > 1) o.target = argv[1];
   try {
-    for (int i = 2; i + 1 < argc; i += 2) {
-      const std::string name = argv[i], value = argv[i + 1];
-      if (name == "--seconds") o.seconds = std::stod(value);
-      if (name == "--runs") o.runs = std::stoll(value);
-      if (name == "--seed") o.seed = std::stoull(value);
-      if (name == "--input") o.input = value;
-    }
-    return fuzz(o);
+    return fuzz(parse_options(std::vector<std::string>(argv + 1, argv + argc)));
   } catch (const std::exception& e) {
     std::cerr << "error: " << e.what() << "\n";
     return 2;
