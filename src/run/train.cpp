@@ -69,7 +69,7 @@ class RankTraining {
   int64_t begin(const std::string& folder, const std::optional<Checkpoint>& checkpoint) {
     trainer_.initialise(plan_.point.params.problem.seed);
     if (!comm_.broadcast_flag(!checkpoint ||
-                              checkpoint->weights.size() == trainer_.weights().size()))
+                              int64_t(checkpoint->weights.size()) == plan_.parameters))
       throw UsageError("'", folder, "/checkpoint.bin' is of another model, with other weights\n",
                        "  hint: put this run's own back, or start a new run");
     if (!comm_.broadcast_flag(checkpoint.has_value())) return 1;
