@@ -184,11 +184,17 @@ TEST(SimulatePoint, WhatTheClusterCannotDoIsSkipped) {
   EXPECT_THAT(full.reason, testing::HasSubstr("are allowed on"));
 }
 
-TEST(SimulatePoint, AProgramThatIsRefusedIsAPointThatIsSkipped) {
+// 2^30 tokens on more ranks than anyone has, and 2^24 GPUs for them.
+std::pair<SimulatePoint, Point> on_very_many(const std::string& algorithm, int ranks) {
   SimulatePoint how = on_h100();
   how.cluster = apply(how.cluster, parse_what_if("nodes=2097152"));
-  Point point = cluster_point("ring", 1 << 24);
+  Point point = cluster_point(algorithm, ranks);
   point.params.problem.seq_len = int64_t{1} << 30;
+  return {how, point};
+}
+
+TEST(SimulatePoint, AProgramThatIsRefusedIsAPointThatIsSkipped) {
+  auto [how, point] = on_very_many("ring", 1 << 24);
   const PointRecord r = simulate_point(on_cluster({point}, how).at(0), how).record;
   EXPECT_EQ(r.status, PointStatus::kSkippedUnsupported);
   EXPECT_THAT(r.reason, testing::HasSubstr("use fewer ranks"));
@@ -201,10 +207,7 @@ TEST(SimulatePoint, AProgramThatIsRefusedIsAPointThatIsSkipped) {
 }
 
 TEST(SimulatePoint, MoreLinksThanMemoryHoldsAreAPointThatIsSkipped) {
-  SimulatePoint how = on_h100();
-  how.cluster = apply(how.cluster, parse_what_if("nodes=2097152"));
-  Point point = cluster_point("dilated", 1 << 23);
-  point.params.problem.seq_len = int64_t{1} << 30;
+  const auto [how, point] = on_very_many("dilated", 1 << 23);
   const PointRecord r = simulate_point(on_cluster({point}, how).at(0), how).record;
   EXPECT_EQ(r.status, PointStatus::kSkippedUnsupported);
   EXPECT_THAT(r.reason, testing::HasSubstr("fewer ports_per_node"));
