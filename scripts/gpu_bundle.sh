@@ -13,7 +13,7 @@ no_options 1 "$@"
 arch=${1:-90-real}
 deps=build/gpu_deps
 cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGNET_MPI=OFF \
-  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON -DLONGNET_CUDA_SM90A=ON -DLONGNET_CUDA_VARIANTS=ON \
+  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON -DLONGNET_CUDA_VARIANTS=ON \
   -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/bundle.log
 programs=(lnbench gpu_check gpu_kernels_benchmark)
 cmake --build build/bundle --target "${programs[@]}"

@@ -38,6 +38,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 [ -z "$part" ] || [ -n "$out" ] || { echo "gpu_validate: --part needs -o DIR, the same for all parts" >&2; exit 2; }
+[[ $minutes =~ ^[1-9][0-9]*$ ]] || { echo "gpu_validate: --minutes $minutes: a whole number of minutes" >&2; exit 2; }
 [[ $part =~ ^[123]?$ ]] || { echo "gpu_validate: --part $part: there are 1, 2 and 3" >&2; exit 2; }
 deadline=$((begin + minutes * 60 - 20))
 build=build/gpu
@@ -99,7 +100,7 @@ for dir in ${nvcc:+"$(dirname "$(dirname "$(readlink -f "$nvcc")")")/lib64"} $dr
   ${wheels:+"$wheels"/cu1*/lib "$wheels/cuda_nvrtc/lib" "$wheels/cublas/lib"}; do
   [ -d "$dir" ] && export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$dir"
 done
-command -v compute-sanitizer >/dev/null || left_out+=("compute-sanitizer: not found")
+for tool in compute-sanitizer ncu; do command -v $tool >/dev/null || left_out+=("$tool: not found"); done
 left_out+=("ranks as processes: the programs here are built without MPI, ranks are threads; check_ipc shares memory and events between two processes")
 {
   date -u +%Y-%m-%dT%H:%M:%SZ
@@ -118,7 +119,7 @@ keep() {
 # one does not need goes to those after it, and together they take no more than the time given. The build
 # may take nearly half.
 declare -A share=([build]=500
-  [check_kernels]=50 [kernels]=80 [check_sm90a]=25 [kernels_sm90a]=45 [programs_sm90a]=20
+  [check_kernels]=50 [kernels]=80 [check_sm90a]=25 [kernels_sm90a]=45 [profile]=15 [programs_sm90a]=20
   [check_programs]=40 [check_cudnn]=30 [check_branches]=40 [lnbench_walk]=90 [lnbench_figure5]=40
   [lnbench]=25 [lnbench_backward]=25 [lnbench_ranks]=15 [check_ipc]=10 [comm]=10
   [sanitizer_attend_memcheck]=20 [sanitizer_attend_racecheck]=20 [sanitizer_rows_memcheck]=15
@@ -126,7 +127,7 @@ declare -A share=([build]=500
 # The stages of each part; all of them, where no part was asked for.
 declare -A stages_of=(
   [1]="check_kernels check_sm90a programs_sm90a check_programs check_cudnn check_branches kernels"
-  [2]="kernels_sm90a lnbench_walk lnbench_figure5"
+  [2]="kernels_sm90a profile lnbench_walk lnbench_figure5"
   [3]="lnbench lnbench_backward lnbench_ranks check_ipc comm sanitizer_attend_memcheck sanitizer_attend_racecheck
     sanitizer_rows_memcheck sanitizer_backward_memcheck sanitizer_sm90a_memcheck")
 wanted() { [ -z "$part" ] || [ "$1" = build ] || [[ " ${stages_of[$part]//$'\n'/ } " == *" $1 "* ]]; }
@@ -195,7 +196,7 @@ configure_and_build() {
   fi
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DLONGNET_GPU_ONLY=ON \
     -DLONGNET_CUDA=ON -DLONGNET_MPI=OFF -DLONGNET_OPENMP=OFF -DLONGNET_WERROR=OFF \
-    -DLONGNET_CUDA_VARIANTS=ON -DLONGNET_CUDA_SM90A=ON \
+    -DLONGNET_CUDA_VARIANTS=ON \
     -DCMAKE_CUDA_FLAGS=-lineinfo -DCMAKE_CUDA_ARCHITECTURES="$arch" &&
     cmake --build "$build" --parallel "$(nproc)"
 }
@@ -238,8 +239,9 @@ compute_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>
 
 if [ "$compute_capability" != 9.0 ]; then
   left_out+=("cuda_sm90a: needs compute capability 9.0, this GPU has ${compute_capability:-an unknown one}")
-  drop check_sm90a kernels_sm90a programs_sm90a sanitizer_sm90a_memcheck
+  drop check_sm90a kernels_sm90a profile programs_sm90a sanitizer_sm90a_memcheck
 fi
+command -v ncu >/dev/null || drop profile
 command -v compute-sanitizer >/dev/null || for name in "${!share[@]}"; do
   case $name in sanitizer_*) drop "$name" ;; esac
 done
@@ -266,16 +268,20 @@ run_config() {  # NAME CONFIG OPTIONS...; exit 4: stopped in time, with what it 
 
 stage check_kernels $bin/gpu_check --only generator,rows,summaries,gemm,attend,backward --json "$out/check_kernels.json"
 stage kernels $bin/gpu_kernels_benchmark --seconds "$(plan kernels)" --json "$out/kernels.json"
-# The kernel that no GPU has run yet: in processes of its own, so that a hang costs its time alone. One
-# that computes something wrong is timed all the same.
+# The kernel that may hang where a barrier is wrong: in processes of its own, which costs its time alone.
+# One that computes something wrong is timed all the same.
 fastest=cuda
 if [ "$compute_capability" = 9.0 ]; then
   stage check_sm90a $bin/gpu_check --only sm90a --json "$out/check_sm90a.json"
   if hung check_sm90a; then
-    drop kernels_sm90a programs_sm90a
+    drop kernels_sm90a profile programs_sm90a
   else
     stage kernels_sm90a $bin/gpu_kernels_benchmark --sm90a --seconds "$(plan kernels_sm90a)" \
       --json "$out/kernels_sm90a.json"
+    # One launch, dense, 2048 rows of head_dim 64, with all of the profiler's counters.
+    [ -n "${share[profile]:-}" ] && stage profile ncu --clock-control none --set full --import-source no --page details \
+      -k regex:attend_group --launch-skip 2 -c 1 -f -o "$out/profile" \
+      $bin/gpu_kernels_benchmark --sm90a --quick --rows 2048 --shape 192x128-4t --seconds 1
     stage programs_sm90a $bin/gpu_check --only programs_sm90a --json "$out/programs_sm90a.json"
     if passed check_sm90a && passed kernels_sm90a && passed programs_sm90a; then
       faster=$(sed -n 's/^# fastest own kernel[^:]*: //p' "$out/kernels_sm90a.log")
@@ -326,7 +332,7 @@ echo "${status[*]}" >"$out/stages.txt"
   say "# stages (exit codes): ${status[*]}"
   for line in "${left_out[@]}"; do say "# left out: $line"; done
   for log in check_kernels check_sm90a check_programs check_ipc check_cudnn check_branches kernels kernels_sm90a programs_sm90a \
-    lnbench lnbench_backward lnbench_ranks lnbench_figure5 comm lnbench_walk; do
+    lnbench lnbench_backward lnbench_ranks lnbench_figure5 comm lnbench_walk profile; do
     [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
   done
   say

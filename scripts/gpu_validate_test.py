@@ -47,7 +47,7 @@ class GpuValidateTest(unittest.TestCase):
         shutil.copy(SCRIPT.parent / "help.sh", self.path / "scripts")
         self.tools = self.path / "tools"
         self.tools.mkdir()
-        for name, text in (("nvidia-smi", NVIDIA_SMI), ("cmake", CMAKE), ("nvcc", "#!/bin/sh\n"), ("program", PROGRAM),
+        for name, text in (("nvidia-smi", NVIDIA_SMI), ("cmake", CMAKE), ("nvcc", "#!/bin/sh\n"), ("program", PROGRAM), ("ncu", "#!/bin/sh\necho $*\n"),
                            ("timeout", f"#!/usr/bin/env bash\necho \"$3\" >>'{self.path}/limits'\nshift 3\nexec {shutil.which('timeout')} -k 1 5 \"$@\"\n"),  # 5 s, not 40
                            ("compute-sanitizer", "#!/bin/sh\necho 'Device not supported'\nexit 1\n")):
             (self.tools / name).write_text(text)
@@ -75,7 +75,7 @@ class GpuValidateTest(unittest.TestCase):
         done = self.validate("--archive", str(archive))
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(set(self.stages().values()), {0})
-        for stage in ("check_kernels", "check_sm90a", "kernels_sm90a", "programs_sm90a", "check_branches", "lnbench_figure5",
+        for stage in ("check_kernels", "check_sm90a", "kernels_sm90a", "profile", "programs_sm90a", "check_branches", "lnbench_figure5",
                       "lnbench_walk", "lnbench_backward"):
             self.assertIn(stage, self.stages())
         self.assertLess(list(self.stages()).index("lnbench_walk"), list(self.stages()).index("lnbench_ranks"))
@@ -165,6 +165,10 @@ class GpuValidateTest(unittest.TestCase):
             (self.tools / "compute-sanitizer").write_text(f"#!/bin/sh\necho '{found}'\nexec sleep 1000\n")
             self.assertEqual(self.validate("--skip", "kernels").returncode, code, found)
             self.assertEqual("was too slow for its time" in (self.out / "summary.txt").read_text(), code == 0)
+
+    def test_minutes_are_whole(self):
+        self.assertEqual(self.validate(minutes="4.2").returncode, 2)
+        self.assertFalse(self.out.exists())
 
     def test_a_failed_build_ends_it(self):
         done = self.validate(PLAYED_BUILD="fails")
