@@ -22,6 +22,7 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** handle) {
 int nvmlDeviceGetClockInfo(void*, unsigned, unsigned* mhz) {
   return *mhz = throttled() ? 1500 : 1980, kOk;
 }
+int nvmlDeviceGetMaxClockInfo(void*, unsigned, unsigned* mhz) { return *mhz = 1980, kOk; }
 int nvmlDeviceGetTemperature(void*, unsigned, unsigned* celsius) { return *celsius = 41, kOk; }
 int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) { return *milliwatts = 612500, kOk; }
 int nvmlDeviceGetCurrentClocksEventReasons(void*, unsigned long long* reasons) {

@@ -12,11 +12,12 @@ namespace {
 // Declarations of nvml.h, which Debian and the toolkit's runtime packages lack: the C interface is
 // stable.
 using NvmlDevice = void*;
-// Limits that slow a measurement down.
+constexpr uint64_t kPowerCap = 0x4;
+// Limits that may slow a measurement down.
 constexpr struct {
   uint64_t bit;
   const char* name;
-} kLimits[] = {{0x4, "power cap"},
+} kLimits[] = {{kPowerCap, "power cap"},
                {0x8, "hardware slowdown"},
                {0x20, "software thermal"},
                {0x40, "hardware thermal"},
@@ -32,6 +33,7 @@ struct Nvml {
   int (*init)() = library.find("nvmlInit_v2");
   int (*by_bus)(const char*, NvmlDevice*) = library.find("nvmlDeviceGetHandleByPciBusId_v2");
   int (*clock)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetClockInfo");
+  int (*full_clock)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetMaxClockInfo");
   int (*temperature)(NvmlDevice, unsigned, unsigned*) = library.find("nvmlDeviceGetTemperature");
   int (*power)(NvmlDevice, unsigned*) = library.find("nvmlDeviceGetPowerUsage");
   int (*limits)(NvmlDevice,
@@ -91,12 +93,21 @@ std::string DeviceClocks::limits_text() const {
   return text.empty() ? "none" : text;
 }
 
+bool DeviceClocks::throttled() const {
+  constexpr double kSlow = 0.9;
+  DeviceClocks but_power = *this;
+  but_power.limits &= ~kPowerCap;
+  return but_power.limits_text() != "none" ||
+         ((limits & kPowerCap) != 0 && sm_mhz < kSlow * (full_mhz > 0 ? full_mhz : INFINITY));
+}
+
 DeviceClocks read_device_clocks(int device) {
   DeviceClocks now;
   const Nvml& nvml = Nvml::get();
   const NvmlDevice handle = Nvml::device(device);
   if (handle == nullptr) return now;
   now.sm_mhz = number(nvml.clock, handle, kSmClock);
+  now.full_mhz = number(nvml.full_clock, handle, kSmClock);
   now.temperature_c = number(nvml.temperature, handle, kGpuTemperature);
   now.power_w = number(nvml.power, handle) / 1000.0;
   unsigned long long limits = 0;

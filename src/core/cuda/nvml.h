@@ -8,15 +8,16 @@
 namespace longnet {
 
 struct DeviceClocks {
-  bool known = false;  // NVML is there and answered
-  int sm_mhz = 0, temperature_c = 0;
+  bool known = false;                               // NVML is there and answered
+  int sm_mhz = 0, full_mhz = 0, temperature_c = 0;  // full_mhz: the device's highest clock
   double power_w = 0;
   uint64_t limits = 0;  // reasons of nvmlClocksEventReasons*, 0: none
   // Seconds since the driver started that power or heat kept the clocks low; NaN: not counted here.
   double slowed_s = std::numeric_limits<double>::quiet_NaN();
-  // True under limits that slow a measurement down: power cap, thermal, hardware slowdown. Not when
+  // True under limits that slow a measurement down: heat, hardware slowdown, a power cap that keeps
+  // the clock below 0.9 of full_mhz (above, a busy GPU is at its cap most of the time). Not when
   // idle, nor under clocks that a user has set.
-  bool throttled() const { return limits_text() != "none"; }
+  bool throttled() const;
   std::string limits_text() const;  // "none", "power cap", ...
 };
 DeviceClocks read_device_clocks(int device);

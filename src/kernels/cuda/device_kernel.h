@@ -59,7 +59,7 @@ struct DeviceKernelInfo {
   std::string (*why_absent)();                  // reason on this machine; empty: it is present
   std::unique_ptr<DeviceKernel> (*make)();
 };
-// Builds without CUDA list them too; cuda_sm90a is in builds with LONGNET_CUDA_SM90A alone.
+// Builds without CUDA list them too.
 std::span<const DeviceKernelInfo> device_kernels();
 bool is_device_kernel(std::string_view name);
 // Empty when the kernel can run such attention in this pass, else why not. Needs neither a device

@@ -15,10 +15,8 @@ constexpr DeviceKernelInfo kKernels[] = {
      make_cudnn_kernel},
     {"gather", "pack, dense attention, scatter: what strided views save", 256, 0, always_present,
      [] { return make_gather_kernel(make_cuda_kernel()); }},
-#ifdef LONGNET_CUDA_SM90A
     {"cuda_sm90a", "Hopper, own kernel with TMA and wgmma", 128, 0, why_sm90a_absent,
      [] { return make_sm90a_kernel(); }},
-#endif
 };
 
 const DeviceKernelInfo* find(std::string_view name) {

@@ -49,10 +49,13 @@ DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
   const double expected = once * timing.launches_per_sample;
   const int samples = std::clamp(int(options.budget_s / std::max(expected, 1e-6)),
                                  std::min(3, options.samples), options.samples);
+  double mhz = 0;
   for (int i = 0; i < samples; ++i) {
     const double took = graph ? region([&] { graph->launch(stream); }) : region(repeat);
     timing.samples_s.push_back(took / timing.launches_per_sample);
+    mhz += timing.during.sm_mhz;
   }
+  timing.during.sm_mhz = int(std::lround(mhz / samples));
   std::vector<double> sorted = timing.samples_s;
   std::sort(sorted.begin(), sorted.end());
   const size_t n = sorted.size();

@@ -26,7 +26,7 @@ struct DeviceTiming {
   double median_s = 0, min_s = 0;
   int launches_per_sample = 1;
   bool graph = false;
-  DeviceClocks during;  // while the device works on the last sample
+  DeviceClocks during;  // while the device works: the last sample's, the clock a mean of all
 };
 
 // Writing as much before a sample leaves nothing in the current device's L2 that the sample reads.

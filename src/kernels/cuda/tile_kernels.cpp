@@ -2,9 +2,7 @@
 //   `cuda`        mma.sync, on any strides
 //   `cuda_sm90a`  TMA and wgmma on strided views, for compute capability 9.0
 //
-// Every build with CUDA has cuda_sm90a; configurations can name it where -DLONGNET_CUDA_SM90A=ON.
-// Tests execute its PTX (src/emulation); what a GPU makes of it is for scripts/gpu_validate.sh to
-// show.
+// Tests execute their PTX (src/emulation); what a GPU makes of it, scripts/gpu_validate.sh shows.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
