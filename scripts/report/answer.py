@@ -1,4 +1,7 @@
-"""The first screen: one sentence in the report's own numbers, the figure that answers, and a word for each claim."""
+"""The first screen: short sentences in the report's own numbers, the figure that answers, and a word for each claim.
+
+Below each sentence a smaller line tells its conditions: heads, segments and rates, shares of work, what the times decide.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from .units import percent_label, plural, ratio_label, spoken_duration, token_la
 class Said:
     text: str  # HTML
     points: tuple[Point, ...]  # those whose times it names
+    detail: str = ""  # its conditions, HTML
 
     @property
     def length(self) -> int:
@@ -34,7 +38,7 @@ def deciding_first(ctx: Context, points: list[Point], say: Callable[[Context], l
 
     if said := said_of([p for p in points if not why_undecided(ctx, p)]):
         return said
-    return [replace(one, text=f"{one.text} {decides_nothing(ctx, one.points)}") for one in said_of(points)]
+    return [replace(one, detail=f"{one.detail} {decides_nothing(ctx, one.points)}".strip()) for one in said_of(points)]
 
 
 def decides_nothing(ctx: Context, points: Iterable[Point]) -> str:
@@ -50,18 +54,23 @@ def place_of(ctx: Context, point: Point) -> str:
     return f"on {escape(where)} ({escape(point.source)})"
 
 
-def problem_of(point: Point) -> str:
-    heads = heads_text(point)
+def length_of(point: Point) -> str:
     if point.batch > 1:
-        return f"For {token_label(point.batch * (point.seq_len or 0))} tokens in sequences of {token_label(point.seq_len)} with {heads}"
-    return f"At {token_label(point.seq_len)} tokens with {heads}"
+        return f"For {token_label(point.batch * (point.seq_len or 0))} tokens in sequences of {token_label(point.seq_len)}"
+    return f"At {token_label(point.seq_len)} tokens"
+
+
+def conditions(point: Point, *others: str) -> str:
+    """ "One head; segments of 256 and 64K tokens at rates 1 and 256; 0.4 % of the pairs." """
+    text = "; ".join(filter(None, (heads_text(point), pattern_text(point), *others)))
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def pairs_text(exact: Point, dilated: Point) -> str:
-    """ ", with 4.9 % of its pairs: another function, so this compares cost and not quality"."""
+    """ "4.9 % of the pairs of exact attention: another function, so this compares cost and not quality"."""
     every, some = exact.value("work.flops"), dilated.value("work.flops")
-    share = f"with {percent_label(some / every)} of its pairs" if every and some else "with fewer pairs"
-    return f"{share}: another function, so this compares cost and not quality"
+    share = percent_label(some / every) if every and some else "a part"
+    return f"{share} of the pairs of exact attention: another function, so this compares cost and not quality"
 
 
 def pattern_text(point: Point) -> str:
@@ -72,7 +81,7 @@ def pattern_text(point: Point) -> str:
     widths, rates = ([label(x) for x in values] for values, label in zip(zip(*pairs), (token_label, "{:,.0f}".format)))
     few, equal = len(pairs) <= 3, "rate" if len(pairs) == 1 else "rates"
     said = f"{and_text(widths)} tokens at {equal} {and_text(rates)}" if few else f"{widths[0]} to {widths[-1]} tokens at rates {rates[0]} to {rates[-1]}"
-    return f" ({'segments' if few else f'{len(pairs)} segments'} of {said})"
+    return f"{'segments' if few else f'{len(pairs)} segments'} of {said}"
 
 
 def shorter_segment_text(exact: Point, dilated: Point) -> str:
@@ -80,7 +89,7 @@ def shorter_segment_text(exact: Point, dilated: Point) -> str:
     if has_paper_segments(dilated) or not widths_and_rates(dilated):
         return ""
     most = max(1.0, (exact.seq_len or 0) / PAPER_SEGMENT)
-    return f" The paper’s first segment has {PAPER_SEGMENT:,} tokens, undilated: by count of pairs that is at most {ratio_label(most)}."
+    return f"with the paper’s first segment ({PAPER_SEGMENT:,} tokens, undilated) at most {ratio_label(most)} by count of pairs"
 
 
 def comparison(ctx: Context) -> list[Said]:
@@ -94,11 +103,10 @@ def comparison(ctx: Context) -> list[Said]:
     exact, dilated = min((pair for pair in pairs if ((pair[0].seq_len or 0), pair[0].ranks) == longest), key=lambda pair: pair[0].median_s or 0)
     ratio = (exact.median_s or 0) / (dilated.median_s or 1)
     text = (
-        f"{problem_of(exact)} {place_of(ctx, exact)} dilated attention{pattern_text(dilated)} takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
-        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}, {pairs_text(exact, dilated)}."
-        f"{shorter_segment_text(exact, dilated)}"
+        f"{length_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
+        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}."
     )
-    return [Said(text, (exact, dilated))]
+    return [Said(text, (exact, dilated), conditions(dilated, pairs_text(exact, dilated), shorter_segment_text(exact, dilated)))]
 
 
 def longest_run(ctx: Context) -> list[Said]:
@@ -108,12 +116,12 @@ def longest_run(ctx: Context) -> list[Said]:
         return []
     point = max(able, key=lambda p: (p.pattern == "dilated", p.seq_len or 0, p.ranks))
     per_token = spoken_duration((point.median_s or 0) / ((point.seq_len or 1) * point.batch))
-    work = f"; {shared_work_text([point])}" if point.pattern == "dilated" and widths_and_rates(point) else ""
+    work = shared_work_text([point]) if point.pattern == "dilated" and widths_and_rates(point) else ""
     text = (
-        f"{problem_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention{pattern_text(point)} takes "
-        f"<strong>{spoken_duration(point.median_s)}</strong>, {per_token} per token{work}."
+        f"{length_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention takes "
+        f"<strong>{spoken_duration(point.median_s)}</strong>, {per_token} per token."
     )
-    return [Said(text, (point,))]
+    return [Said(text, (point,), conditions(point, work))]
 
 
 def of_attention(ctx: Context) -> list[Said]:
@@ -122,10 +130,10 @@ def of_attention(ctx: Context) -> list[Said]:
     return pair + [one for one in alone if not pair or one.length >= 16 * pair[0].length]
 
 
-def sentences(ctx: Context) -> list[str]:
-    """HTML, the longest sequence first; every source speaks for itself."""
+def sentences(ctx: Context) -> list[Said]:
+    """The longest sequence first; every source speaks for itself."""
     found = [one for source in sources_of(ctx.points) for one in deciding_first(ctx, [p for p in ctx.points if p.source == source], of_attention)]
-    return [one.text for one in sorted(found, key=lambda one: -one.length)]
+    return sorted(found, key=lambda one: -one.length)
 
 
 def claims_strip(claims: list[Claim]) -> str:
@@ -150,7 +158,7 @@ def of_models(ctx: Context) -> list[Said]:
         dilated, exact = (min((p for p in longest if p.pattern == kind), key=lambda p: p.median_s or 0) for kind in ("dilated", "dense"))
         text = (
             f"{model_problem(ctx, dilated)} takes <strong>{spoken_duration(dilated.median_s)}</strong> with dilated attention, "
-            f"<strong>{spoken_duration(exact.median_s)}</strong> with the fastest exact attention ({escape(exact.algorithm)}): "
+            f"<strong>{spoken_duration(exact.median_s)}</strong> with exact attention ({escape(exact.algorithm)}): "
             f"{ratio_label((exact.median_s or 0) / (dilated.median_s or 1))}."
         )
         said.append(Said(text, (dilated, exact)))
@@ -162,8 +170,8 @@ def of_models(ctx: Context) -> list[Said]:
     return said
 
 
-def model_sentences(ctx: Context) -> list[str]:
-    return [one.text for one in deciding_first(ctx, ctx.models, of_models)]
+def model_sentences(ctx: Context) -> list[Said]:
+    return deciding_first(ctx, ctx.models, of_models)
 
 
 def model_problem(ctx: Context, point: Point) -> str:
@@ -181,15 +189,16 @@ def of_other_passes(ctx: Context) -> list[Said]:
         return []
     longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0.0)))
     name = f"{longest.algorithm} attention, {longest.compute_pass.replace('_', ' and ')},"
-    return [Said(f"{problem_of(longest)} {escape(name)} takes {spoken_duration(longest.median_s or 0.0)} {place_of(ctx, longest)}.", (longest,))]
+    text = f"{length_of(longest)} {place_of(ctx, longest)} {escape(name)} takes <strong>{spoken_duration(longest.median_s)}</strong>."
+    return [Said(text, (longest,), conditions(longest))]
 
 
-def sentence_of_other_passes(ctx: Context) -> list[str]:
-    return [one.text for one in deciding_first(ctx, ctx.every, of_other_passes)] or ["No point of this run has a time."]
+def paragraphs(said: list[Said]) -> str:
+    return "".join(f'<p>{one.text}</p>{f"<p class=detail>{one.detail}</p>" if one.detail else ""}' for one in said)
 
 
 def answer_section(ctx: Context, claims: list[Claim], figure: str) -> str:
-    said = [*sentences(ctx), *model_sentences(ctx)] or sentence_of_other_passes(ctx)
-    text = "".join(f"<p>{sentence}</p>" for sentence in said[:3])
+    said = [*sentences(ctx), *model_sentences(ctx)] or deciding_first(ctx, ctx.every, of_other_passes)
+    text = paragraphs(said[:3]) or "<p>No point of this run has a time.</p>"
     first = f'<div class="first">{figure}{claims_strip(claims)}</div>' if claims else figure
     return f'<section id="answer"><div class="said">{text}</div>{first}</section>'

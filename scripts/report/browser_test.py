@@ -19,8 +19,10 @@ import time
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "results" / "reference"
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import make_report
@@ -109,6 +111,7 @@ class ReportInBrowser(unittest.TestCase):
     records: list[dict[str, Any]]
     opponents: list[dict[str, Any]]
     pages: dict[str, Path]
+    published: dict[str, list[Path]]  # folders of the reports of reference results
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -127,14 +130,17 @@ class ReportInBrowser(unittest.TestCase):
         models = write_result(root / "models", models_sweep())
         verdicts, errors = root / "comparison.json", root / "validation.json"
         verdicts.write_text(json.dumps(comparison(cls.records)))
-        measured = json.loads((ROOT / "results" / "reference" / "validation.json").read_text())
+        measured = json.loads((REFERENCE / "validation.json").read_text())
         errors.write_text(json.dumps(measured | {"published": published()}))
         options = {
             **{d.name: [d] for d in (full, batch, cut, opponents, crossover, models, training)},
             "trainings": [one, training],
-            "measured": [ROOT / "results" / "reference" / "opponents-cpu"],  # not synthetic
+            "measured": [REFERENCE / "opponents-cpu"],  # not synthetic
             "compared": [full, write_result(root / "later", full_sweep()), "--comparison", verdicts],
             "validated": [batch, "--validation", errors],
+        }
+        cls.published = {d.name: [d] for d in REFERENCE.iterdir() if d.is_dir()} | {
+            "readme": [REFERENCE / name for name in ("complexity", "constant-latency-cpu", "one-billion-cpu")]
         }
         cls.pages = {name: root / name / "report.html" for name in options}
         for name, arguments in options.items():
@@ -247,6 +253,23 @@ class ReportInBrowser(unittest.TestCase):
         said, figure = self.js("[...document.querySelectorAll('.said, #answer .chart svg.marks')].map(e => e.getBoundingClientRect().bottom)")
         self.assertLess(said, 300)
         self.assertLess(figure, 900)
+
+    def test_published_results_answer_on_the_first_screen(self) -> None:
+        """Short sentences and a whole figure."""
+        for name, folders in self.published.items():
+            with self.subTest(name):
+                page = Path(self.folder.name) / name / "report.html"
+                with mock.patch.object(make_report, "write_pictures", return_value=0):
+                    self.assertEqual(make_report.main([*map(str, folders), "-o", str(page)]), 0)
+                self.browser.open(page.as_uri(), width=1400)
+                self.js("longnetReport.ready")
+                said = self.js("[...document.querySelectorAll('.said p:not(.detail)')].map(p => p.innerText)")
+                self.assertTrue(said)
+                for sentence in re.split(r"(?<=\.)\s", " ".join(said)):
+                    self.assertLessEqual(len(sentence.split()), 30, sentence)
+                self.assertLessEqual(self.js("document.querySelector('#answer .chart svg.marks').getBoundingClientRect().bottom"), 900)
+                for faults in (OVERLAPS, CUT, OUTSIDE):
+                    self.assertEqual(self.js(faults.replace("'.card'", "'#answer .card'")), [])
 
     def test_figures_behind_more_are_drawn_when_scrolled_to(self) -> None:
         self.visit("opponents")

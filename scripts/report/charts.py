@@ -156,7 +156,7 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
     for line in list(first_of.values())[:3]:
         ends = [min(line, key=lambda r: r[x]), max(line, key=lambda r: r[x])]
         where = [r["length_label"] if x == "seq_len" else r["ranks_label"] for r in ends]
-        values = [f"{kind.label(r['value'])} at {place}" for r, place in zip(ends, where)]
+        values = [f"{kind.spoken(r['value'])} at {place}" for r, place in zip(ends, where)]
         held = ends[0]["ranks_label"] if x == "seq_len" else f"{ends[0]['length_label']} tokens"
         panel = ends[0].get("panel", "")
         known = dict.fromkeys((ends[0]["source"], held, *([panel] if panel and panel not in ends[0]["series"] else [])))

@@ -244,20 +244,22 @@ class Design(unittest.TestCase):
     def test_the_sentence_is_in_the_reports_own_numbers(self) -> None:
         records = [point(a, 64 * K, 2, time_s=t) for a, t in (("dilated", 0.25), ("ring", 2.0), ("ulysses", 1.0))]
         records += [point(a, 64 * M, 64, source="simulated", time_s=t) for a, t in (("dilated", 0.001), ("ring", 7200.0))]
-        said = [re.sub("<[^>]*>", "", s) for s in sentences(context(records))]
+        said = [re.sub("<[^>]*>", "", text) for one in sentences(context(records)) for text in (one.text, one.detail)]
         self.assertEqual(
             said,
             [
-                "At 64M tokens with 12 heads on 64 ranks (simulated) dilated attention (segments of 2K, 1M and 64M tokens at rates 1, 512 and 32,768) takes 1 ms, exact attention (ring) 2 h: 7.2M×, "
-                "with 0.00305 % of its pairs: another function, so this compares cost and not quality.",
-                "At 64K tokens with 12 heads on 2 ranks (measured) dilated attention (segments of 2K, 32K and 64K tokens at rates 1, 16 and 32) takes 250 ms, exact attention (ulysses) 1 s: 4×, "
-                "with 3.12 % of its pairs: another function, so this compares cost and not quality.",
+                "At 64M tokens on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M×.",
+                "12 heads; segments of 2K, 1M and 64M tokens at rates 1, 512 and 32,768; "
+                "0.00305 % of the pairs of exact attention: another function, so this compares cost and not quality.",
+                "At 64K tokens on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4×.",
+                "12 heads; segments of 2K, 32K and 64K tokens at rates 1, 16 and 32; "
+                "3.12 % of the pairs of exact attention: another function, so this compares cost and not quality.",
             ],
         )
         (alone,) = sentences(context([point("dilated", M, 1, time_s=1.048576)]))
-        self.assertIn("1 µs per token", alone)
+        self.assertIn("1 µs per token", alone.text)
         records = [point(a, 8 * K, 2, batch=4, time_s=1.0) for a in ("dilated", "ring")]
-        self.assertIn("For 32K tokens in sequences of 8K with 12 heads on 2 ranks", sentences(context(records))[0])
+        self.assertIn("For 32K tokens in sequences of 8K on 2 ranks", sentences(context(records))[0].text)
         self.assertEqual(sentences(context([])), [])
 
     def test_the_sentence_takes_the_paper_s_first_segment(self) -> None:
@@ -269,20 +271,22 @@ class Design(unittest.TestCase):
         exact, paper = point("ring", 64 * K, 2, time_s=10.0), point("dilated", 64 * K, 2, time_s=1.0)
         fast = short(point("dilated", 64 * K, 2, time_s=0.05))
         (said,) = sentences(context([exact, paper, fast]))
-        self.assertIn("(segments of 2K, 32K and 64K tokens at rates 1, 16 and 32) takes <strong>1 s</strong>", said)
-        self.assertIn("10×", said)
-        self.assertNotIn("The paper’s first segment", said)
+        self.assertIn("segments of 2K, 32K and 64K tokens at rates 1, 16 and 32", said.detail)
+        self.assertIn("takes <strong>1 s</strong>", said.text)
+        self.assertIn("10×", said.text)
+        self.assertNotIn("the paper’s first segment", said.detail)
         (said,) = sentences(context([exact, fast]))
-        self.assertIn("(segments of 256 and 64K tokens at rates 1 and 256) takes <strong>50 ms</strong>", said)
-        self.assertTrue(said.endswith("The paper’s first segment has 2,048 tokens, undilated: by count of pairs that is at most 32×."), said)
+        self.assertIn("segments of 256 and 64K tokens at rates 1 and 256", said.detail)
+        self.assertIn("takes <strong>50 ms</strong>", said.text)
+        self.assertTrue(said.detail.endswith("with the paper’s first segment (2,048 tokens, undilated) at most 32× by count of pairs."), said)
         dilated_first = paper | {"params": paper["params"] | {"branches": [{"segment_length": 64 * K, "dilation_rate": 2}]}}
-        self.assertIn("The paper’s first segment", sentences(context([exact, dilated_first]))[0])
+        self.assertIn("the paper’s first segment", sentences(context([exact, dilated_first]))[0].detail)
         shorter = short(point("dilated", 8 * K, 1, time_s=1e-6))
-        self.assertIn("attention (segments of 256 and 8K tokens at rates 1 and 256)", sentences(context([shorter]))[0])
+        self.assertIn("segments of 256 and 8K tokens at rates 1 and 256", sentences(context([shorter]))[0].detail)
 
     def test_the_longest_run_says_where_its_work_is(self) -> None:
         (said,) = sentences(context([point("dilated", M, 2, time_s=1.0)]))
-        self.assertRegex(said, r"per token; branches that ranks share do [0-9.]+ % of the FLOPs\.$")
+        self.assertRegex(said.detail, r"; branches that ranks share do [0-9.]+ % of the FLOPs\.$")
 
     def test_the_figure_on_top_is_of_times_that_decide(self) -> None:
         records = [point("dilated", n * K, 2, batch=64 // n) for n in (8, 16, 32, 64)]
@@ -310,6 +314,8 @@ class Design(unittest.TestCase):
         self.assertEqual(layers["doubt"]["mark"]["text"], "?")
         self.assertIn("?: decides no claim", drawn.spec["title"]["subtitle"])
         self.assertIn("dilated: 16 s at 16K to 32 s at 32K", drawn.finding.lower().replace("k", "K"))
+        days = [point("ring", n * K, 2, time_s=n * 86400.0) for n in (8, 16)]
+        self.assertIn("8 days at 8K to 16 days at 16K", next(f for f in build_figures(context(days)) if f.name == "latency").finding)
         self.assertNotIn("Lines that decide", drawn.source_text)
         clean = next(f for f in build_figures(context(records)) if f.name == "latency")
         self.assertNotIn("doubt", [layer["name"] for layer in clean.spec["layer"]])
@@ -328,10 +334,10 @@ class Design(unittest.TestCase):
             record["metrics"] = {"usable_cores": 2}
         able = [point(a, 8 * K, 2, time_s=t) for a, t in (("dilated", 0.1), ("ring", 0.3))]
         (said,) = sentences(context(shared + able))
-        self.assertIn("At 8K tokens with 12 heads on 2 ranks", said)
-        self.assertNotIn("decide no claim", said)
+        self.assertIn("At 8K tokens on 2 ranks", said.text)
+        self.assertNotIn("decide no claim", said.detail)
         (said,) = sentences(context(shared))
-        self.assertTrue(said.endswith("Such times decide no claim: 8 threads of its ranks shared 2 cores."), said)
+        self.assertTrue(said.detail.endswith("Such times decide no claim: 8 threads of its ranks shared 2 cores."), said)
         throttled = [r | {"metrics": {"device_throttled": 1}} for r in able]
         for words, records, changes in (
             ("1.9 times apart", able, {"summary": {"disturbed": {r["id"]: "samples are 1.9 times apart" for r in able}}}),
@@ -341,7 +347,7 @@ class Design(unittest.TestCase):
         ):
             ctx = context(records)
             ctx.runs[0].record |= changes
-            self.assertIn(words, sentences(ctx)[0].split("Such times decide no claim")[1])
+            self.assertIn(words, sentences(ctx)[0].detail.split("Such times decide no claim")[1])
 
     def test_a_figure_names_its_disturbed_points(self) -> None:
         """A range such as 98 to 101 ms, which a reader takes from it, may hold one."""

@@ -127,7 +127,7 @@ class Figures(unittest.TestCase):
             self.assertEqual(panels, ["run 1", "run 2"] if name == "latency" else both)
             self.assertTrue(all(len({r["pass"] for r in rows_of(compared) if r["panel"] == panel}) == 1 for panel in panels))
         page = render_page(context(only), build_figures(context(only)), judge(context(only)))
-        self.assertRegex(page, "16K tokens with .* attention, backward, takes .*measured")
+        self.assertRegex(page, "16K tokens on .*measured.* attention, backward, takes ")
 
     def test_latency_shows_points_without_result_as_crosses(self) -> None:
         records = full_sweep()

@@ -116,7 +116,7 @@ def header(ctx: Context) -> str:
         which = f"Run {place}: " if len(ctx.runs) > 1 else ""
         notes += [f'<p class="notice">{which}{escape(note)}</p>' for note in [*run.notes, *disturbances(run)]]
     said = "".join(notes)
-    if len(notes) > 2:
+    if len(notes) > 1:
         said = f'<details><summary class="notice">{len(notes)} notes on how far these times can be trusted</summary>{said}</details>'
     title = " · ".join(run.name for run in ctx.runs)
     return f'<header><p class="kind">LongNet-Bench report</p><h1>{escape(title)}</h1>{runs}{said}</header>'

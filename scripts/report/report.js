@@ -5,6 +5,9 @@
   const style = JSON.parse(document.getElementById("style").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const charts = [...document.querySelectorAll(".chart")];
+  const FRAME = 14; // pixels of a figure's box below its picture
+  const LEAST_SCREEN = 700; // no picture is made lower for a lower window
+  const LOWEST_PLOT = 110;
   const state = { views: {}, errors: [] };
   window.longnetReport = state; // figures by name, for the console and for tests
 
@@ -21,8 +24,8 @@
     }, [""]);
   }
 
-  // The spec at the size of its box, in the colours of the page.
-  function fitted(text, width) {
+  // The spec at the size of its box, in the colours of the page; `lower` of its pixels of height are not to be had.
+  function fitted(text, width, lower) {
     const colours = style.themes[dark.matches ? "dark" : "light"];
     const spec = JSON.parse(text.replace(/"(@\w+|#[0-9A-Fa-f]{6})"/g, (found, name) => JSON.stringify(colours[name] ?? name)));
     const config = JSON.parse(JSON.stringify(style.config).replace(/@\w+/g, (name) => colours[name]));
@@ -46,17 +49,33 @@
     const longest = 7.2 * (spec.params.find((p) => p.name === "cell_text")?.value ?? 0);
     const [across, up] = ["tokens", "ranks"].map((name) => new Set(rows.map((row) => row[name])).size);
     if (longest > (width - 90) / across) spec.height = Math.max(spec.height, up * (longest + 2)); // upright in narrow cells
+    if (lower) {
+      const plot = spec.spec ?? spec;
+      const panels = spec.facet ? Math.ceil(spec.facet.sort.length / spec.columns) : 1;
+      plot.height = Math.max(LOWEST_PLOT, Math.floor(plot.height - lower / panels));
+      if (plot.encoding?.y.title) plot.encoding.y.title = wrapped(plot.encoding.y.title, plot.height / 6.6);
+    }
     if (phone) spec.params.forEach((p) => Object.assign(p, { mark_size: { value: 36 }, side_scale: { value: 0.45 } }[p.name]));
     return spec;
   }
 
-  async function draw(box) {
+  // How far the answer's figure ends below the window, where it has the page's width to itself and its claims.
+  function excess(box) {
+    const bottom = box.querySelector("svg").getBoundingClientRect().bottom + scrollY;
+    return box.closest("#answer") && innerWidth > 1120 ? Math.max(0, Math.ceil(bottom + FRAME - Math.max(innerHeight, LEAST_SCREEN))) : 0;
+  }
+
+  async function draw(box, lower = 0) {
     const name = box.dataset.figure;
     try {
-      const result = await vegaEmbed(box, fitted(await unpack(`data-${name}`), box.clientWidth), {
+      const result = await vegaEmbed(box, fitted(await unpack(`data-${name}`), box.clientWidth, lower), {
         mode: "vega-lite", renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false },
         downloadFileName: name, tooltip: { theme: dark.matches ? "dark" : "light" },
       });
+      if (!lower && excess(box)) {
+        result.finalize();
+        return draw(box, excess(box));
+      }
       box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box has the text
       box.dataset.theme = dark.matches ? "dark" : "light";
       state.views[name] = result.view;
@@ -69,7 +88,7 @@
   const begun = new Map();
   const once = (box) => begun.get(box) ?? begun.set(box, draw(box)).get(box);
   const near = new IntersectionObserver((entries) => entries.filter((e) => e.isIntersecting).forEach((e) => once(e.target)), { rootMargin: "400px" });
-  dark.addEventListener("change", () => [...begun.keys()].forEach(draw));
+  dark.addEventListener("change", () => [...begun.keys()].forEach((box) => draw(box)));
   state.drawAll = () => Promise.all(charts.map(once));
   // Those before "more", one by one, so that printing finds them.
   async function drawLater() {

@@ -17,7 +17,7 @@ from typing import Any
 
 from .rows import Context, Drawing, Row
 from .series import DASHES, STYLES, colour_of
-from .units import bytes_label, duration_label, percent_label, ratio_label, token_label
+from .units import bytes_label, duration_label, percent_label, ratio_label, spoken_duration, token_label
 
 PLOTS = Path(__file__).resolve().parents[2] / "plots"
 PAD_PX = 12  # between the outermost values and the ends of a log axis
@@ -38,20 +38,21 @@ def error_label(value: float) -> str:
 @dataclass(frozen=True)
 class Kind:
     """A quantity on a logarithmic axis: how it is written, where its ticks are, how many times the lowest value its
-    highest must be, so that a spread of 3 % does not look like a mountain."""
+    highest must be, so that a spread of 3 % does not look like a mountain, and how a sentence says it."""
 
     label: Callable[[float], str]
     binary: bool
     least_span: float
+    spoken: Callable[[float], str]
 
 
 KINDS = {
-    "seconds": Kind(duration_label, False, 10),
-    "bytes": Kind(bytes_label, True, 16),
-    "factor": Kind(ratio_label, True, 8),
-    "error": Kind(error_label, False, 10),
-    "coverage": Kind(percent_label, False, 10),
-    "length": Kind(token_label, True, 8),
+    "seconds": Kind(duration_label, False, 10, spoken_duration),
+    "bytes": Kind(bytes_label, True, 16, bytes_label),
+    "factor": Kind(ratio_label, True, 8, ratio_label),
+    "error": Kind(error_label, False, 10, error_label),
+    "coverage": Kind(percent_label, False, 10, percent_label),
+    "length": Kind(token_label, True, 8, token_label),
 }
 
 

@@ -21,7 +21,7 @@ METHOD = (
 
 
 def answer_of(ctx: Context, run: Training) -> str:
-    """HTML: what the run reached, in one sentence."""
+    """HTML: what the run reached."""
     last, point = run.steps[-1], run.point
     held = run.held_out
     bits = held.held_out if held else last.values.get("bits_per_byte")
@@ -30,8 +30,8 @@ def answer_of(ctx: Context, run: Training) -> str:
     return (
         f"After {plural(last.number, 'step')} and {spoken_duration(run.seconds)} of training on {ctx.index.rank_label(point.ranks)} "
         f"{escape(run.model_text)} with {escape(point.algorithm)} attention over {token_label(point.seq_len)} bytes reaches "
-        f"<strong>{significant(bits, 4) if bits is not None else MISSING} bits per byte</strong> {where}{after}, at "
-        f"<strong>{significant(run.tokens_per_s, 3)} tokens/s</strong> (measured)."
+        f"<strong>{significant(bits, 4) if bits is not None else MISSING} bits per byte</strong> {where}{after}. "
+        f"Its speed is <strong>{significant(run.tokens_per_s, 3)} tokens/s</strong> (measured)."
     )
 
 
