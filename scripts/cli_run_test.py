@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import shutil
+import socket
 import struct
 import subprocess
 import tempfile
@@ -212,6 +213,7 @@ class Run(SmallRun):
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 90, 0, 0))
         for command in (["run", self.config, "--ranks", "2", "-o", str(self.path / "pty")],
                         ["simulate", self.config, "--cluster", "h100", "--set", "model.dtype=bf16", "-o", str(self.path / "sim")],
+                        ["compare", str(self.path / "sim"), str(self.path / "sim")],
                         ["plan", self.config], ["depth", self.config],
                         ["recommend", "--cluster", "h100", "--seq-len", "64K", "--ranks", "8"]):
             process = subprocess.Popen([LNBENCH, *command], stdout=slave, stderr=slave, cwd=ROOT, env=os.environ | {"TERM": "xterm"})
@@ -228,6 +230,18 @@ class Run(SmallRun):
                         self.assertNotRegex(part, r"\[[0-9]+/[0-9]+\]", command[0])
         os.close(master)
         os.close(slave)
+
+    def test_every_write_ends_its_line(self):
+        # A launcher merges both streams write by write. A packet is one write.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen([LNBENCH, "run", self.config, "--ranks", "2", "-o", str(self.path / "writes")],
+                                       stdout=theirs, stderr=theirs, cwd=ROOT)
+        with ours:
+            writes = [packet.decode() for packet in iter(lambda: ours.recv(1 << 16), b"")]
+        self.assertEqual(process.wait(60), 0)
+        self.assertTrue(any(re.search(r"^\[[0-9]+/[0-9]+\]", w) for w in writes) and any(re.search("^ *[0-9a-f]{8} ", w) for w in writes), writes)
+        self.assertEqual([w for w in writes if not w.endswith("\n")], [])
 
     def test_what_a_sweep_needs_and_this_machine_lacks_is_one_error(self):
         if "none: " in self.expect(0, "env").stdout:

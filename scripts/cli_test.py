@@ -53,6 +53,21 @@ class Usage(Case):
         for meant, args in {"quick": ("plan", "configs/qiuck.json"), "algorithms": ("list", "algoritms"),
                             "virtual": ("run", self.config, "--mode", "vitual"), "plain": ("run", self.config, "--progress", "plian")}.items():
             self.assertIn(f"did you mean '{meant}'?", self.expect(2, *args).stderr)
+        for text, args in {"--progress does not take 'fancy'\n  hint: it takes auto, plain, none": ("run", self.config, "--progress", "fancy"),
+                           "--ranks: Value x not in range": ("run", self.config, "--ranks", "x"),
+                           "lnbench run takes no 'more'": ("run", self.config, "more"),
+                           "hint: lnbench run --help": ("run", self.config, "-o")}.items():
+            said = self.expect(2, *args).stderr
+            self.assertIn(text, said)
+            self.assertRegex(said, r"^error: [^\n]*\n  hint: [^\n]*\n$")
+        self.assertRegex(self.expect(2, "--bogus").stderr, r"^error: [^\n]*\n  hint: lnbench --help ")
+
+    def test_control_characters_of_a_file_s_name_are_not_printed(self):
+        config = self.path / "a\x1b[31mred\x9b.json"
+        config.write_text(json.dumps(dict(SMALL, cluster={"file": "configs/clusters/h100-ndr400.json"})))  # of which a run prints a note
+        for command in ("plan", "run", "depth"):
+            done = self.expect(0, command, str(config), *(("-o", str(self.path / "hostile")) if command == "run" else ()))
+            self.assertNotIn("\x1b", done.stdout + done.stderr, command)
 
     def test_list(self):
         listed = self.rows("list")

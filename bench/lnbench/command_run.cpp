@@ -128,11 +128,11 @@ int run_points(const Options& options) {
        .started = started,
        .written = written,
        .note = [&](const std::string& line) { progress.note(line); },
-       .error = [](const std::string& line) { std::cerr << concat("error: ", line, "\n"); }});
+       .error = [](const std::string& line) { say("error: " + line); }});
   const bool passed = world.agree(world.is_root() && end_result(sweep, plan, run, table) == "pass");
   if (!complete && world.is_root())
-    std::cerr << "stopped early; go on with: lnbench run " << options.config
-              << same_options(options) << " --resume " << run.directory() << "\n";
+    say(concat("stopped early; go on with: lnbench run ", options.config, same_options(options),
+               " --resume ", run.directory()));
   return !complete ? kStoppedEarly : passed ? kOk : kFailed;
 }
 

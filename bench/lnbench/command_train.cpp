@@ -92,8 +92,8 @@ int run_train(const Options& options) {
   table.note("result: " + trained.directory);
   table.finish();
   if (!trained.complete)
-    std::cerr << "stopped early; go on with: lnbench train " << options.config
-              << same_options(options) << " --resume " << trained.directory << "\n";
+    say(concat("stopped early; go on with: lnbench train ", options.config, same_options(options),
+               " --resume ", trained.directory));
   return trained.complete ? kOk : kStoppedEarly;
 }
 

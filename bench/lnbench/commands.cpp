@@ -30,12 +30,16 @@ void add_color(CLI::App& command, Options& o) {
 }
 
 void add_progress(CLI::App& command, Options& o) {
-  const std::map<std::string, ProgressStyle> styles{{"auto", ProgressStyle::kAuto},
-                                                    {"plain", ProgressStyle::kPlain},
-                                                    {"none", ProgressStyle::kNone}};
   command
-      .add_option("--progress", o.progress, "auto (a rewritten line on a terminal), plain or none")
-      ->transform(CLI::CheckedTransformer(styles, CLI::ignore_case));
+      .add_option_function<std::string>(
+          "--progress",
+          [&o](const std::string& name) {
+            o.progress = name == "plain"  ? ProgressStyle::kPlain
+                         : name == "none" ? ProgressStyle::kNone
+                                          : ProgressStyle::kAuto;
+          },
+          "auto (a rewritten line on a terminal), plain or none")
+      ->check(CLI::IsMember({"auto", "plain", "none"}));
 }
 
 void add_format(CLI::App& command, Options& o, std::vector<std::string> names) {

@@ -22,7 +22,7 @@ std::span<const Command> commands();
 
 // A script for bash: commands, options, words of options, names of shipped files.
 std::string bash_completion(const CLI::App& app);
-// "there is no command 'rnu'; did you mean 'run'?"; "" where CLI11's own words are best.
+// "there is no command 'rnu'", with the hint "did you mean 'run'?".
 std::string explain_mistake(CLI::App& app, const CLI::ParseError& error, int argc, char** argv);
 // The commands, one line each.
 std::string command_list(const CLI::App& app);

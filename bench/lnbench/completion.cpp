@@ -31,18 +31,24 @@ std::vector<std::string> words_of(const CLI::Option& option) {
   const size_t begin = type.find('{'), end = type.find('}');
   if (begin == std::string::npos || end == std::string::npos) return words;
   std::istringstream list(type.substr(begin + 1, end - begin - 1));
-  for (std::string word; std::getline(list, word, ',');)
-    words.push_back(word.substr(0, word.find("->")));
+  for (std::string word; std::getline(list, word, ',');) words.push_back(word);
   return words;
 }
 
-// What CLI11 says of a value that its option does not take, with the word near to it; else "".
-std::string hint_at_value(const CLI::App& command, const std::string& said) {
-  for (const CLI::Option* option : command.get_options())
-    if (option->count() > 0 && said.starts_with(option->get_name() + ":"))
-      if (const auto near = closest_match(option->results().back(), words_of(*option));
-          !near.empty())
-        return concat(said, "\n  hint: did you mean '", near, "'?");
+// A value that an option with words of its own does not take, with the word near to it or all of
+// them; "" for other mistakes.
+std::string explain_value(const CLI::App& command, const std::string& said) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0 || !said.starts_with(option->get_name() + ":")) continue;
+    const std::vector<std::string> words = words_of(*option);
+    const std::string& value = option->results().back();
+    const std::string near = closest_match(value, words);
+    const std::string hint =
+        near.empty() ? "it takes " + join(words, ", ") : concat("did you mean '", near, "'?");
+    return words.empty()
+               ? ""
+               : concat(option->get_name(), " does not take '", value, "'\n  hint: ", hint);
+  }
   return "";
 }
 
@@ -101,12 +107,12 @@ std::string explain_mistake(CLI::App& app, const CLI::ParseError& error, int arg
   const std::string first = argv[1];
   if (std::ranges::find(names, first) == names.end())
     return first.starts_with('-')
-               ? ""
+               ? concat(error.what(), "\n  hint: lnbench --help lists commands and options")
                : concat("there is no command '", first, "'\n  hint: ", name_hint(first, names));
   const CLI::App& command = *app.get_subcommand(first);
+  const std::string help = concat("lnbench ", first, " --help lists what it takes");
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr)
-    return hint_at_value(command, error.what());
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return "";
+    if (const auto text = explain_value(command, error.what()); !text.empty()) return text;
   for (const std::string& word : command.remaining()) {
     if (!word.starts_with("--")) continue;
     const std::string name = word.substr(0, word.find('='));
@@ -118,9 +124,12 @@ std::string explain_mistake(CLI::App& app, const CLI::ParseError& error, int arg
     return concat("lnbench ", first, " has no option ", name, "\n  hint: ",
                   !near.empty()        ? concat("did you mean ", near, "?")
                   : !elsewhere.empty() ? concat("it is one of: ", join(elsewhere, ", "))
-                                       : concat("lnbench ", first, " --help lists them"));
+                                       : help);
   }
-  return "";
+  const std::vector<std::string> words = command.remaining();
+  const std::string said =
+      words.empty() ? error.what() : concat("lnbench ", first, " takes no '", words.back(), "'");
+  return concat(said, "\n  hint: ", help);
 }
 
 }  // namespace longnet

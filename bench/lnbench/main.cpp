@@ -81,9 +81,7 @@ int dispatch(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (launched_rank() != 0) return e.get_exit_code() == 0 ? kOk : kUsage;
-    if (e.get_exit_code() != 0)
-      if (const std::string text = explain_mistake(app, e, argc, argv); !text.empty())
-        throw UsageError(text);
+    if (e.get_exit_code() != 0) throw UsageError(explain_mistake(app, e, argc, argv));
     return app.exit(e) == 0 ? kOk : kUsage;
   }
   if (!o.config.empty()) o.config = find_shipped("configs", o.config);

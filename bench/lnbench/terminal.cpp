@@ -85,9 +85,10 @@ std::string why_not_written(const std::filesystem::path& path, std::string_view 
              : concat("cannot write ", path.string(), ": ", why, " choose another ", option);
 }
 
+void say(const std::string& line) { std::cerr << printable(line + "\n"); }
+
 void warn(const std::vector<std::string>& warnings) {
-  for (const std::string& line : warnings)
-    std::cerr << wrapped(line, 100, "warning: ", "         ") << "\n";
+  for (const std::string& line : warnings) say(wrapped(line, 100, "warning: ", "         "));
 }
 
 bool use_color(const Options& options, int file_descriptor) {
@@ -98,11 +99,10 @@ bool use_color(const Options& options, int file_descriptor) {
 
 void print_notes(const Options& options, const Config& config, bool measures) {
   if (options.quiet || launched_rank() != 0) return;
-  for (const std::string& note : replaced_choices(config, known_names()))
-    std::cerr << "note: " << note << "\n";
+  for (const std::string& note : replaced_choices(config, known_names())) say("note: " + note);
   if (measures && !config.cluster.file.empty())
-    std::cerr << "note: " << config.path << " names the cluster " << config.cluster.file
-              << ", which `lnbench simulate` takes; this measures on this machine\n";
+    say(concat("note: ", config.path, " names the cluster ", config.cluster.file,
+               ", which `lnbench simulate` takes; this measures on this machine"));
 }
 
 RunInfo run_info(const Config& config, const Options& options, size_t points) {
@@ -170,7 +170,10 @@ void Progress::write_line(const std::string& text, bool stays) {
   clear();
   std::string line = concat("[", index_, "/", points_, "] ", text);
   if (rewrite_ && !stays) line = line.substr(0, terminal_columns() - 1);
-  std::cerr << line << (rewrite_ && !stays ? "" : "\n") << std::flush;
+  if (rewrite_ && !stays)
+    std::cerr << line << std::flush;
+  else
+    say(line);
 }
 
 void Progress::start(int index, const std::string& what, double estimated_s) {
@@ -203,7 +206,7 @@ void Progress::done(const std::string& outcome, double took_s, double estimated_
 void Progress::note(const std::string& line) {
   if (!enabled_) return;
   clear();
-  std::cerr << line << "\n";
+  say(line);
 }
 
 }  // namespace longnet
