@@ -97,7 +97,8 @@ std::vector<GemmPoint> gemm_points(const Machine& machine) {
   }
   for (const char* way : {"NN", "NT"}) points.push_back({.way = way, .dtype = DType::kBFloat16});
   points.push_back({.m = 768, .n = 3072, .k = 2048, .way = "TN", .dtype = DType::kBFloat16});
-  points.push_back({.n = 768, .k = 3072});
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    points.push_back({.n = 768, .k = 3072, .dtype = dtype});
   points.push_back({.m = 4096, .n = 768, .k = 192});
   points.push_back({.m = 192, .n = 768, .k = 4096, .way = "TN"});
   if (machine.cores > 1)
