@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what the suite holds itself to and prints each ratio beside its goal: kernels against the machine's peak,
-# a dilated forward against its attends, two ranks against one, a walk over virtual ranks against its attends, the
-# simulator's seconds and memory. About nine minutes on two quiet cores.
+# a dilated forward against its attends, two ranks against one, also of a training step, and its ops against it, a walk
+# over virtual ranks against its attends, the simulator's seconds and memory. About eleven minutes on two quiet cores.
 #   scripts/goals.sh [FOLDER]      (default: build/goals/REVISION; finished runs in it are used again, and named)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -14,12 +14,14 @@ done
 build_preset release lnbench kernels_benchmark
 bin=build/release/bin
 [ -e "$folder/kernels.json" ] ||
-  $bin/kernels_benchmark --benchmark_filter='(attend|backward)/.*d:64/rows:2048' --benchmark_out="$folder/kernels.json" \
-    --benchmark_out_format=json >/dev/null 2>&1
+  $bin/kernels_benchmark --benchmark_filter='(attend|backward)/.*d:64/rows:2048|gemm/.*n:768/k:3072' \
+    --benchmark_out="$folder/kernels.json" --benchmark_out_format=json >/dev/null 2>&1
 [ -e "$folder/forward/result.json" ] || mpirun -np 2 $bin/lnbench run configs/goals.json -o "$folder/forward"
 [ -e "$folder/tokens/result.json" ] ||
   mpirun -np 2 $bin/lnbench run configs/figure5-cpu.json -o "$folder/tokens" \
     --filter 'algorithm == dilated && ranks == 2 && (seq_len == 8K || seq_len == 1M)' --set measure.max_samples=5
+[ -e "$folder/step/result.json" ] ||
+  mpirun -np 2 $bin/lnbench run configs/step-cpu.json -o "$folder/step" --filter 'algorithm == dilated && seq_len == 64K'
 [ -e "$folder/walk/result.json" ] || $bin/lnbench run configs/sixteen-million.json -o "$folder/walk"
 ring=(configs/goals.json --mode virtual --ranks 4 --filter 'algorithm == ring' --set measure.warmup=0
   --set measure.min_samples=1 --set measure.max_samples=1)
