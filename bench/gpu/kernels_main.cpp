@@ -1,7 +1,6 @@
 // gpu_kernels_benchmark: attention kernels on one GPU, beside the ceiling model and cuDNN.
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 
 #include "core/check.h"
 #include "execute/cuda/device_executor.h"
@@ -21,6 +20,7 @@ constexpr const char* kUsage =
   gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick] [--sm90a] [--rows N] [--shape NAME]
                         [--tokens N]
 
+  rows      Inputs with their digest, digests, NaN, summaries: a walk beside attends. GB/s.
   sweep     head_dim x rows per segment x mask x kernel (every compiled tile shape of cuda), dense
             segments of one packed [tokens][heads][head_dim] tensor. TFLOP/s count 4 d per visible
             pair. cuDNN is timed as the library runs, 16-bit results included, without our widening.
@@ -39,8 +39,8 @@ constexpr const char* kUsage =
   --shape    Only this tile shape of the own kernels; cuDNN stays, to compare with.
   --json     Every point, renewed after each; lnbench calibrate --gpu-kernels reads it.
 
-Inputs are several times the L2 cache. The goals that were reached end the output.
-Exit codes: 0 all ran, 1 a point failed, 2 usage, 3 no GPU.
+Inputs are several times the L2 cache. The goals that were reached end the output. Exit codes: 0 all
+ran, 1 a point failed, 2 usage, 3 no GPU.
 )";
 
 struct Model {
@@ -65,6 +65,7 @@ class Benchmark {
     std::printf("# %s\n# %-9s %-14s %4s %6s %6s %3s %9s %8s %8s\n",
                 report_.devices.at(0).name.c_str(), "section", "kernel", "d", "rows", "causal", "r",
                 "TFLOP/s", "ceiling", "to_cudnn");
+    if (only_rows_ == 0) failed_ += time_rows(16 * tokens_, points_);
     for (const Model& model : kModels) dilation(model);
     for (const Model& model : kModels) sweep(model);
     if (!sm90a_) {

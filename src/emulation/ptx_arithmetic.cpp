@@ -282,6 +282,14 @@ void multiply_add(Block&, Warp& w, In in, uint32_t m) {
       w, in, m, [](uint32_t a, uint32_t b, uint32_t c) { return a * b + c; });
 }
 
+// Adds the products of four bytes each.
+void multiply_add_bytes(Block&, Warp& w, In in, uint32_t m) {
+  apply<uint32_t, uint32_t, uint32_t, uint32_t>(w, in, m, [](uint32_t a, uint32_t b, uint32_t sum) {
+    for (int at = 0; at < 32; at += 8) sum += (a >> at & 0xFF) * (b >> at & 0xFF);
+    return sum;
+  });
+}
+
 void negate(Block&, Warp& w, In in, uint32_t m) {
   apply<uint32_t, uint32_t>(w, in, m, std::negate<>{});
 }
@@ -294,6 +302,7 @@ constexpr Rule kArithmeticRules[] = {
     {"mul", wrapping<std::multiplies<>>},
     {"mul.hi.u64", multiply_high},
     {"mad.lo.s32", multiply_add},
+    {"dp4a.u32.u32", multiply_add_bytes},
     {"mul.wide.s32", multiply_wide<int32_t, int64_t>},
     {"mul.wide.u32", multiply_wide<uint32_t, uint64_t>},
     {"div", typed<Divide>},

@@ -80,6 +80,7 @@ TEST(PtxMachineTest, Arithmetic) {
   };
   EXPECT_EQ(one("\tadd.s32 %r3, %r2, -5;", 3), uint32_t(-2));
   EXPECT_EQ(one("\tmul.lo.s32 %r3, %r2, %r2;", 70000), 70000u * 70000u);
+  EXPECT_EQ(one("\tdp4a.u32.u32 %r3, %r2, 33620225, 5;", 0xFF040310u), 0x1FEu + 4 + 3 + 0x10 + 5);
   EXPECT_EQ(one("\tshr.s32 %r3, %r2, 4;", uint32_t(-32)), uint32_t(-2));
   EXPECT_EQ(one("\tshr.u32 %r3, %r2, 32;", 7), 0u);
   EXPECT_EQ(one("\tshl.b32 %r3, %r2, 33;", 7), 0u);

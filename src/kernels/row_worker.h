@@ -40,7 +40,7 @@ LONGNET_HOST_DEVICE inline uint64_t word_key(uint64_t k) {
 }
 
 LONGNET_HOST_DEVICE inline uint64_t hash_word(uint64_t w, uint64_t key) {
-  return uint64_t{uint32_t(w) + uint32_t(key)} * uint64_t{uint32_t(w >> 32) + uint32_t(key >> 32)};
+  return wide_product(uint32_t(w) + uint32_t(key), uint32_t(w >> 32) + uint32_t(key >> 32));
 }
 
 // `token` counts through the whole batch, as in RowKey.
@@ -83,7 +83,7 @@ struct RowFormat {
 class RowWorker {
  public:
   virtual ~RowWorker() = default;
-  // `digest`, when given, grows by the digest of the rows, read back from where they were written.
+  // `digest`, when given, grows by the digest of the rows.
   virtual void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
                     uint64_t* digest = nullptr) const = 0;
   // The digest alone, of rows that are there.

@@ -4,11 +4,13 @@
 #include "core/memory_tags.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/rows_kernels.cuh"
+#include "kernels/cuda/summary_kernels.cuh"
 
 namespace longnet {
 namespace {
 
 constexpr int64_t kMostBlocks = 4096;  // in kernels that loop over a flat range
+constexpr int64_t kFillRows = 1024, kManyTiles = 32768;
 
 template <class Task>
 std::vector<RowTile> row_tiles(std::span<const Task> tasks, int rows_per_tile) {
@@ -46,35 +48,62 @@ unsigned blocks_for(int64_t items) {
   return unsigned(std::min(kMostBlocks, (items + kThreads - 1) / kThreads));
 }
 
+// Rows of a tile where whole shards are made or summed up: 1024, or so many that lists stay short.
+template <class Task>
+int fill_rows(std::span<const Task> tasks) {
+  int64_t rows = 0;
+  for (const Task& task : tasks) rows += task.rows;
+  return int(kFillRows * std::max<int64_t>(1, rows / (kManyTiles * kFillRows)));
+}
+
+// Calls make(threads that have a row together).
+template <class Make>
+auto with_share(int64_t head_dim, Make make) {
+  check(head_dim % 8 == 0 && head_dim <= 256, "head_dim must be a multiple of 8 up to 256, is ",
+        head_dim);
+  if (head_dim <= 64) return make(std::integral_constant<int, 8>());
+  if (head_dim <= 128) return make(std::integral_constant<int, 16>());
+  return make(std::integral_constant<int, 32>());
+}
+
+// `digest`, unless null, grows by the digest of the rows at each launch.
+Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
+                      DeviceElement stored, Hash* digest, MemoryLedger& ledger) {
+  return with_share(head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
+    const auto of = [&](const auto kernel) {
+      return prepared(tasks, fill_rows(tasks), ledger, "launch of the generator", kernel,
+                      int(head_dim / 8), seed, digest);
+    };
+    if (stored == DeviceElement::kFloat32) return of(generate_kernel<float, kShare>);
+    if (stored == DeviceElement::kFloat16) return of(generate_kernel<__half, kShare>);
+    return of(generate_kernel<__nv_bfloat16, kShare>);
+  });
+}
+
+DeviceElement stored_as(const RowFormat& format) {
+  return format.dtype == DType::kFloat32 ? DeviceElement::kFloat32 : DeviceElement::kBFloat16;
+}
+
 // Lists are gone when a call returns.
 class DeviceRowWorker final : public RowWorker {
  public:
-  void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
+  void fill(std::span<const FillRows> tasks, const RowFormat& format, int,
             uint64_t* digest_sum) const override {
-    MemoryLedger lists;
-    const Prepared fill = prepare_fill(
-        tasks, format.seed, format.head_dim,
-        format.dtype == DType::kFloat32 ? DeviceElement::kFloat32 : DeviceElement::kBFloat16,
-        lists);
-    fill.launch(stream_);
-    stream_.synchronize();
-    if (digest_sum != nullptr) *digest_sum += digest(tasks, format, threads);
+    const uint64_t sum = summed([&](Hash* total, MemoryLedger& lists) {
+      return prepare_fill(tasks, format.seed, format.head_dim, stored_as(format), total, lists);
+    });
+    if (digest_sum != nullptr) *digest_sum += sum;
   }
 
   uint64_t digest(std::span<const FillRows> tasks, const RowFormat& format, int) const override {
-    check(format.head_dim % 8 == 0, "head_dim must be a multiple of 8, is ", format.head_dim);
-    const int64_t element_bytes = dtype_bytes(format.dtype);
-    unsigned long long sum = 0;
-    MemoryLedger lists;
-    const DeviceBuffer total(lists, kTaskLists, sizeof sum);
-    stream_.fill(total.data(), 0, total.size());
-    const Prepared digests = prepared(tasks, kFillRows, lists, "launch of digest", digest_kernel,
-                                      int(format.head_dim * element_bytes / 8), element_bytes,
-                                      reinterpret_cast<unsigned long long*>(total.data()));
-    digests.launch(stream_);
-    stream_.copy(&sum, total.data(), sizeof sum);
-    stream_.synchronize();
-    return sum;
+    return summed([&](Hash* total, MemoryLedger& lists) {
+      return with_share(format.head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
+        return prepared(tasks, fill_rows(tasks), lists, "launch of digest",
+                        format.dtype == DType::kFloat32 ? digest_kernel<float, kShare>
+                                                        : digest_kernel<__nv_bfloat16, kShare>,
+                        int(format.head_dim / 8), total);
+      });
+    });
   }
 
   void summarize(std::span<const OutputRows> tasks, int64_t head_dim, int,
@@ -82,12 +111,16 @@ class DeviceRowWorker final : public RowWorker {
     check(summaries.size() == tasks.size(), "summaries: ", summaries.size(),
           ", tasks: ", tasks.size());
     std::fill(summaries.begin(), summaries.end(), OutputSummary{});
-    const std::vector<RowTile> tiles = row_tiles(tasks, kFillRows);
+    const std::vector<RowTile> tiles = row_tiles(tasks, fill_rows(tasks));
     std::vector<OutputSummary> host(tiles.size());
     MemoryLedger lists;
     const DeviceBuffer parts(lists, kTaskLists, int64_t(tiles.size() * sizeof(OutputSummary)));
-    const Prepared sums = prepared(tasks, kFillRows, lists, "launch of summarize", summarize_kernel,
-                                   int(head_dim), reinterpret_cast<OutputSummary*>(parts.data()));
+    const Prepared sums =
+        with_share(head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
+          return prepared(tasks, fill_rows(tasks), lists, "launch of summarize",
+                          summarize_kernel<kShare>, int(head_dim / 4),
+                          reinterpret_cast<OutputSummary*>(parts.data()));
+        });
     sums.launch(stream_);
     stream_.copy(host.data(), parts.data(), parts.size());
     stream_.synchronize();
@@ -101,6 +134,20 @@ class DeviceRowWorker final : public RowWorker {
   }
 
  private:
+  // The total to which the work that `make` prepares adds.
+  template <class Make>
+  uint64_t summed(Make make) const {
+    Hash sum = 0;
+    MemoryLedger lists;
+    const DeviceBuffer total(lists, kTaskLists, sizeof sum);
+    stream_.fill(total.data(), 0, total.size());
+    const Prepared work = make(reinterpret_cast<Hash*>(total.data()), lists);
+    work.launch(stream_);
+    stream_.copy(&sum, total.data(), sizeof sum);
+    stream_.synchronize();
+    return sum;
+  }
+
   Stream stream_;
 };
 
@@ -167,9 +214,7 @@ Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim,
 
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
                       DeviceElement stored, MemoryLedger& ledger) {
-  check(head_dim % 4 == 0, "head_dim must be a multiple of 4, is ", head_dim);
-  return prepared(tasks, kFillRows, ledger, "launch of the generator", generate_kernel,
-                  int(head_dim), seed, stored);
+  return prepare_fill(tasks, seed, head_dim, stored, nullptr, ledger);
 }
 
 std::unique_ptr<RowWorker> make_device_row_worker() { return std::make_unique<DeviceRowWorker>(); }

@@ -9,7 +9,6 @@ namespace longnet {
 namespace {
 
 constexpr int kThreads = 256, kMergeRows = 64, kPackRows = 64;
-constexpr int kFillRows = 1024;  // whole shards are filled: short lists of tiles
 
 template <class Unit>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const PackTask* tasks, const RowTile* tiles,
@@ -141,45 +140,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class Store>
-__device__ void generate(const FillRows& task, const RowTile& tile, int head_dim, uint64_t seed,
-                         Store store) {
-  const int quads = head_dim / 4;
-  for (int i = int(threadIdx.x); i < tile.count * quads; i += kThreads) {
-    const int64_t row = tile.first + i / quads;
-    const int quad = i % quads;
-    const PhiloxBlock words =
-        row_words({seed, task.tensor, task.first_token + row * task.token_step, task.head}, quad);
-    float x[4];
-    for (int lane = 0; lane < 4; ++lane) x[lane] = unit_normal_like(words.word[lane]);
-    store(row * task.row_stride + quad * 4, x);
-  }
-}
-
-__global__ void __launch_bounds__(kThreads)
-    generate_kernel(const FillRows* tasks, const RowTile* tiles, int head_dim, uint64_t seed,
-                    DeviceElement stored) {
-  const RowTile tile = tiles[blockIdx.x];
-  const FillRows task = tasks[tile.task];
-  const auto half_bits = [](float y) { return __half_as_ushort(__float2half_rn(y)); };
-  switch (stored) {
-    case DeviceElement::kFloat32:
-      return generate(task, tile, head_dim, seed, [&](int64_t at, const float* x) {
-        *reinterpret_cast<float4*>(static_cast<float*>(task.out) + at) = {x[0], x[1], x[2], x[3]};
-      });
-    case DeviceElement::kBFloat16:
-      return generate(task, tile, head_dim, seed, [&](int64_t at, const float* x) {
-        *reinterpret_cast<ushort4*>(static_cast<uint16_t*>(task.out) + at) = {
-            bf16_bits(x[0]), bf16_bits(x[1]), bf16_bits(x[2]), bf16_bits(x[3])};
-      });
-    case DeviceElement::kFloat16:
-      return generate(task, tile, head_dim, seed, [&](int64_t at, const float* x) {
-        *reinterpret_cast<ushort4*>(static_cast<uint16_t*>(task.out) + at) = {
-            half_bits(x[0]), half_bits(x[1]), half_bits(x[2]), half_bits(x[3])};
-      });
-  }
-}
-
 __global__ void __launch_bounds__(kThreads) fill_kernel(float* at, int64_t count, float value) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads)
@@ -195,7 +155,7 @@ __global__ void __launch_bounds__(kThreads)
   if (mine > 0) atomicAdd(total, mine);
 }
 
-// ---- digests and sums: a warp per row ----
+// ---- a warp per row ----
 
 constexpr int kWarp = 32, kWarps = kThreads / kWarp;
 
@@ -276,82 +236,6 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (lane == 0) task.into_lse[row] = statistics[0] == -INFINITY ? INFINITY : statistics[0];
   }
-}
-
-__global__ void __launch_bounds__(kThreads)
-    digest_kernel(const FillRows* tasks, const RowTile* tiles, int words, int64_t element_bytes,
-                  unsigned long long* total) {
-  const RowTile tile = tiles[blockIdx.x];
-  const FillRows task = tasks[tile.task];
-  const int lane = int(threadIdx.x) % kWarp;
-  unsigned long long mine = 0;
-  for (int i = int(threadIdx.x) / kWarp; i < tile.count; i += kWarps) {
-    const int64_t row = tile.first + i;
-    const auto* const at = reinterpret_cast<const unsigned long long*>(
-        static_cast<const char*>(task.out) + row * task.row_stride * element_bytes);
-    unsigned long long hash = 0;
-    for (int k = lane; k < words; k += kWarp) hash += hash_word(at[k], word_key(uint64_t(k)));
-    hash = warp_sum(hash);
-    mine += mix64(hash + row_name(uint32_t(task.tensor), task.head,
-                                  task.first_token + row * task.token_step));
-  }
-  if (lane == 0) atomicAdd(total, mine);
-}
-
-// Returns the summary of one row; complete in lane 0 only. A row with a NaN has no sums or extrema.
-__device__ OutputSummary summary_of_row(const OutputRows& task, int64_t row, int head_dim,
-                                        int lane) {
-  const auto* const at = reinterpret_cast<const float2*>(task.o + row * task.o_stride);
-  unsigned long long hash = 0;
-  double sum = 0, squares = 0;
-  float low = INFINITY, high = -INFINITY;
-  int nans = 0;
-  for (int k = lane; k < head_dim / 2; k += kWarp) {
-    const float2 x = at[k];
-    const uint64_t word = uint64_t(__float_as_uint(x.y)) << 32 | __float_as_uint(x.x);
-    hash += hash_word(word, word_key(uint64_t(k)));
-    nans += (isnan(x.x) ? 1 : 0) + (isnan(x.y) ? 1 : 0);
-    sum += double(x.x) + double(x.y);
-    squares += double(x.x) * double(x.x) + double(x.y) * double(x.y);
-    low = fminf(low, fminf(x.x, x.y));
-    high = fmaxf(high, fmaxf(x.x, x.y));
-  }
-  hash = warp_sum(hash);
-  nans = warp_sum(nans);
-  sum = warp_sum(sum);
-  squares = warp_sum(squares);
-  low = over_warp(low, [](float a, float b) { return fminf(a, b); });
-  high = over_warp(high, [](float a, float b) { return fmaxf(a, b); });
-  const float lse = task.lse == nullptr ? 0.0f : task.lse[row * task.lse_stride];
-  OutputSummary s{.rows = 1, .nan_values = nans};
-  s.digest = output_row_hash(hash, __float_as_uint(lse), task.head,
-                             task.first_token + row * task.token_step);
-  if (nans == 0) s.sum = sum, s.sum_squares = squares, s.min = low, s.max = high;
-  if (isnan(lse))
-    ++s.nan_values;
-  else if (lse == -INFINITY)
-    ++s.absent_rows;
-  else
-    s.lse_sum = lse;
-  return s;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    summarize_kernel(const OutputRows* tasks, const RowTile* tiles, int head_dim,
-                     OutputSummary* summaries) {
-  __shared__ alignas(OutputSummary) unsigned char shared[kWarps * sizeof(OutputSummary)];
-  auto* const of_warp = reinterpret_cast<OutputSummary*>(shared);
-  const RowTile tile = tiles[blockIdx.x];
-  const OutputRows task = tasks[tile.task];
-  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
-  OutputSummary mine;
-  for (int i = warp; i < tile.count; i += kWarps)
-    mine.add(summary_of_row(task, tile.first + i, head_dim, lane));
-  if (lane == 0) of_warp[warp] = mine;
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  for (int w = 1; w < kWarps; ++w) mine.add(of_warp[w]);
-  summaries[blockIdx.x] = mine;
 }
 
 }  // namespace

@@ -1,0 +1,244 @@
+// Kernels of rows.cu that make rows, or sum them up, with a hash of each row. Neighbouring threads
+// have a row together, eight lanes each:
+//
+//   head_dim 64: 8 threads a row, 32 rows of a block at once; head_dim 80: 16 threads, 6 of them
+//   idle
+#pragma once
+#include "kernels/cuda/instructions.cuh"
+#include "kernels/cuda/rows_kernels.cuh"
+
+namespace longnet {
+namespace {
+
+using Hash = unsigned long long;
+
+// The sum over the threads of a row, known to all of them.
+template <int kShare, class T>
+__device__ T over_share(T x) {
+#pragma unroll
+  for (int offset = kShare / 2; offset > 0; offset /= 2)
+    x += __shfl_xor_sync(0xFFFFFFFFu, x, offset);
+  return x;
+}
+
+// For each row of a tile part(row, is_row) by all its threads, whole warps in step, and
+// done(row, sum of the parts) by one of them, which waits until each has such a row: what is to do
+// once a row costs no more than what every thread does.
+template <int kShare, class Part, class Done>
+__device__ void for_each_row(const RowTile& tile, Part part, Done done) {
+  constexpr int kAtOnce = kThreads / kShare;
+  const int at = int(threadIdx.x) % kShare, mine = int(threadIdx.x) / kShare;
+  for (int first = 0; first < tile.count; first += kThreads) {
+    Hash kept = 0;
+#pragma unroll 1
+    for (int n = 0; n < kShare && first + n * kAtOnce < tile.count; ++n) {
+      const int i = first + n * kAtOnce + mine;
+      const Hash sum = over_share<kShare>(part(tile.first + i, i < tile.count));
+      if (n == at) kept = sum;
+    }
+    const int i = first + at * kAtOnce + mine;
+    if (i < tile.count) done(tile.first + i, kept);
+  }
+}
+
+// ---- inputs ----
+
+// Eight lanes as they are stored, and the keys of their 64-bit words.
+template <class Element, int kShare>
+struct Lanes {
+  static constexpr int kWords = 2 * int(sizeof(Element));
+  uint32_t word[kWords];
+  Hash key[kWords / 2];
+
+  __device__ Lanes() {
+    for (int k = 0; k < kWords / 2; ++k)
+      key[k] = word_key(uint64_t(int(threadIdx.x) % kShare * (kWords / 2) + k));
+  }
+  __device__ static uint4* place(const FillRows& task, int64_t row) {
+    return reinterpret_cast<uint4*>(static_cast<Element*>(task.out) + row * task.row_stride +
+                                    int(threadIdx.x) % kShare * 8);
+  }
+  __device__ void set(const float (&x)[8]) {
+    for (int k = 0; k < kWords; ++k)
+      if constexpr (kWords == 8)
+        word[k] = __float_as_uint(x[k]);
+      else
+        word[k] = pack_pair<Element>(x[2 * k], x[2 * k + 1]);
+  }
+  __device__ Hash hash() const {
+    Hash sum = 0;
+    for (int k = 0; k < kWords / 2; ++k)
+      sum += hash_word(uint64_t{word[2 * k + 1]} << 32 | word[2 * k], key[k]);
+    return sum;
+  }
+};
+
+// unit_normal_like() without a conversion: the sum of the bytes fills the last bits of 2^23.
+__device__ float unit_normal_of(uint32_t word) {
+  constexpr float kShift = 8388608.0f;
+  const uint32_t shifted = __dp4a(word, 0x01010101u, __float_as_uint(kShift));
+  return (__uint_as_float(shifted) - (kShift + float(kMeanOfWord))) * kUnitOfWord;
+}
+
+__device__ Hash named_hash(const FillRows& task, int64_t row, Hash words) {
+  return mix64(
+      words + row_name(uint32_t(task.tensor), task.head, task.first_token + row * task.token_step));
+}
+
+__device__ void add_to_total(Hash mine, Hash* total) {
+  mine = warp_sum(mine);
+  if (int(threadIdx.x) % kWarp == 0) atomicAdd(total, mine);
+}
+
+// `digest`, unless null, grows by the digest of what is stored. `shares`: threads with lanes.
+template <class Element, int kShare>
+__global__ void __launch_bounds__(kThreads)
+    generate_kernel(const FillRows* tasks, const RowTile* tiles, int shares, uint64_t seed,
+                    Hash* digest) {
+  const RowTile tile = tiles[blockIdx.x];
+  const FillRows task = tasks[tile.task];
+  const int at = int(threadIdx.x) % kShare;
+  Lanes<Element, kShare> lanes;
+  Hash mine = 0;
+  for_each_row<kShare>(
+      tile,
+      [&](int64_t row, bool is_row) -> Hash {
+        if (!is_row || at >= shares) return 0;
+        const RowKey key{seed, task.tensor, task.first_token + row * task.token_step, task.head};
+        float x[8];
+        for (int half = 0; half < 2; ++half) {
+          const PhiloxBlock words = row_words(key, 2 * at + half);
+          for (int k = 0; k < 4; ++k) x[4 * half + k] = unit_normal_of(words.word[k]);
+        }
+        lanes.set(x);
+        uint4* const into = lanes.place(task, row);
+        for (int k = 0; k < lanes.kWords; k += 4)
+          into[k / 4] = {lanes.word[k], lanes.word[k + 1], lanes.word[k + 2], lanes.word[k + 3]};
+        return lanes.hash();
+      },
+      [&](int64_t row, Hash words) { mine += named_hash(task, row, words); });
+  if (digest != nullptr) add_to_total(mine, digest);
+}
+
+template <class Element, int kShare>
+__global__ void __launch_bounds__(kThreads)
+    digest_kernel(const FillRows* tasks, const RowTile* tiles, int shares, Hash* digest) {
+  const RowTile tile = tiles[blockIdx.x];
+  const FillRows task = tasks[tile.task];
+  Lanes<Element, kShare> lanes;
+  Hash mine = 0;
+  for_each_row<kShare>(
+      tile,
+      [&](int64_t row, bool is_row) -> Hash {
+        if (!is_row || int(threadIdx.x) % kShare >= shares) return 0;
+        const uint4* const from = lanes.place(task, row);
+        for (int k = 0; k < lanes.kWords; k += 4) {
+          const uint4 four = from[k / 4];
+          lanes.word[k] = four.x, lanes.word[k + 1] = four.y;
+          lanes.word[k + 2] = four.z, lanes.word[k + 3] = four.w;
+        }
+        return lanes.hash();
+      },
+      [&](int64_t row, Hash words) { mine += named_hash(task, row, words); });
+  add_to_total(mine, digest);
+}
+
+// ---- outputs ----
+
+// What a thread has seen: its lanes of every row, and whole rows of its own (LSE, digest).
+class SeenOutput {
+ public:
+  // A row with a NaN has no sums or extrema.
+  __device__ void add(float4 x) {
+    sum_ += (double(x.x) + double(x.y)) + (double(x.z) + double(x.w));
+    for (const float y : {x.x, x.y, x.z, x.w}) {
+      squares_ = fma(double(y), double(y), squares_);
+      low_ = fminf(low_, y);
+      high_ = fmaxf(high_, y);
+    }
+  }
+  __device__ void add_nans(int count) { nans_ += count; }
+  __device__ void add_row(Hash hash, float lse) {
+    digest_ += hash;
+    nans_ += isnan(lse) ? 1 : 0;
+    absent_ += lse == -INFINITY ? 1 : 0;
+    if (!isnan(lse) && lse != -INFINITY) lse_sum_ += lse;
+  }
+  // Of a whole warp; complete in lane 0 only.
+  __device__ OutputSummary of_warp() const {
+    return {.absent_rows = warp_sum(absent_),
+            .nan_values = warp_sum(nans_),
+            .sum = warp_sum(sum_),
+            .sum_squares = warp_sum(squares_),
+            .min = over_warp(low_, [](float a, float b) { return fminf(a, b); }),
+            .max = over_warp(high_, [](float a, float b) { return fmaxf(a, b); }),
+            .lse_sum = warp_sum(lse_sum_),
+            .digest = warp_sum(digest_)};
+  }
+
+ private:
+  int absent_ = 0, nans_ = 0;
+  double sum_ = 0, squares_ = 0, lse_sum_ = 0;
+  float low_ = INFINITY, high_ = -INFINITY;
+  Hash digest_ = 0;
+};
+
+__device__ int count_nans(float4 x) {
+  return (isnan(x.x) ? 1 : 0) + (isnan(x.y) ? 1 : 0) + (isnan(x.z) ? 1 : 0) + (isnan(x.w) ? 1 : 0);
+}
+
+// Threads have two groups of four floats, kShare apart. `fours`: such groups of a row.
+template <int kShare>
+__global__ void __launch_bounds__(kThreads, 4)  // as many blocks as it takes to hide loads
+    summarize_kernel(const OutputRows* tasks, const RowTile* tiles, int fours,
+                     OutputSummary* summaries) {
+  __shared__ alignas(OutputSummary) unsigned char shared[kWarps * sizeof(OutputSummary)];
+  auto* const of_warp = reinterpret_cast<OutputSummary*>(shared);
+  const RowTile tile = tiles[blockIdx.x];
+  const OutputRows& task = tasks[tile.task];  // the rest is read once for each thread's own row
+  const float* const o = task.o;
+  const int64_t o_stride = task.o_stride;
+  const int at = int(threadIdx.x) % kShare;
+  const bool has[2] = {at < fours, at + kShare < fours};
+  Hash key[4];
+  for (int k = 0; k < 4; ++k)
+    key[k] = has[k / 2] ? word_key(uint64_t(2 * (at + k / 2 * kShare) + k % 2)) : 0;
+  SeenOutput seen;
+  for_each_row<kShare>(
+      tile,
+      [&](int64_t row, bool is_row) {
+        const auto* const from = reinterpret_cast<const float4*>(o + row * o_stride) + at;
+        float4 x[2] = {};
+        for (int k = 0; k < 2; ++k)
+          if (is_row && has[k]) x[k] = from[k * kShare];
+        int nans = count_nans(x[0]) + count_nans(x[1]);
+        seen.add_nans(nans);
+        if (__any_sync(0xFFFFFFFFu, nans > 0)) nans = over_share<kShare>(nans);
+        Hash hash = 0;
+        for (int k = 0; k < 2; ++k) {
+          if (nans == 0 && is_row && has[k]) seen.add(x[k]);
+          const auto word = [](float low, float high) {
+            return uint64_t{__float_as_uint(high)} << 32 | __float_as_uint(low);
+          };
+          hash += hash_word(word(x[k].x, x[k].y), key[2 * k]);
+          hash += hash_word(word(x[k].z, x[k].w), key[2 * k + 1]);
+        }
+        return hash;
+      },
+      [&](int64_t row, Hash words) {
+        const float lse = task.lse == nullptr ? 0.0f : task.lse[row * task.lse_stride];
+        seen.add_row(output_row_hash(words, __float_as_uint(lse), task.head,
+                                     task.first_token + row * task.token_step),
+                     lse);
+      });
+  OutputSummary all = seen.of_warp();
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = all;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  all.rows = tile.count;
+  for (int w = 1; w < kWarps; ++w) all.add(of_warp[w]);
+  summaries[blockIdx.x] = all;
+}
+
+}  // namespace
+}  // namespace longnet
