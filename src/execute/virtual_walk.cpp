@@ -7,23 +7,15 @@
 #include "core/stopwatch.h"
 #include "execute/program_executor.h"
 #include "execute/program_rows.h"
+#include "execute/slot_memory.h"
 #include "execute/walk_gradients.h"
 
 namespace longnet {
 namespace {
 
-constexpr int64_t kAlign = 64;
-
 // Each tag's larger figure.
 void raise(std::map<std::string, int64_t>& most, const std::map<std::string, int64_t>& bytes) {
   for (const auto& [tag, held] : bytes) most[tag] = std::max(most[tag], held);
-}
-
-// Bytes of a rank's slots by tag; for a backward pass alone also of the forward pass before it.
-std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank) {
-  auto most = schedule.program(rank).memory_by_tag(kAlign);
-  if (schedule.forward) raise(most, schedule.forward(rank).memory_by_tag(kAlign));
-  return most;
 }
 
 class VirtualWalk final : public UnitWalk {
@@ -42,10 +34,10 @@ class VirtualWalk final : public UnitWalk {
 
   void execute(const Samples* samples, double share, ShardOutcome& out) override {
     const auto [bound, forward] = prepare(out);
-    const Compare compare = [&](const AttentionProblem& p, const Samples& of) {
-      return compare_samples(*bound, expected_rows(*bound, p, of));
-    };
-    if (samples) inspect_poisoned(*samples, compare, out);
+    const Compare compare = [&](const ExpectedRows& rows) { return compare_samples(*bound, rows); };
+    std::future<ExpectedRows> expected;
+    if (samples) inspect_poisoned(*bound, *samples, compare, out);
+    if (samples) expected = expect(*bound, *samples, std::launch::deferred);
     {
       Stopwatch watch(out.times.generate_s);
       out.input_digest = fill_inputs(*bound, *worker_);
@@ -59,7 +51,7 @@ class VirtualWalk final : public UnitWalk {
         run_op(*bound, i, bound->op(i).attends, out);
       else if (choice.runs[i])
         run_op(*bound, i, choice.attends[i], out);
-    if (samples) inspect(*bound, *samples, compare, out);
+    if (samples) inspect(*bound, expected, compare, out);
     if (samples && has_backward(bound->program().pass))
       gradients_->inspect(*bound, *samples, keys(), out);
   }
@@ -73,12 +65,12 @@ class VirtualWalk final : public UnitWalk {
       const std::string refusal = why_not_virtual(program);
       check(refusal.empty(), "no virtual ranks: ", refusal);
       const auto needed = slot_memory(schedule, out.unit.rank);
-      grow(needed);
+      memory_.grow(needed, ledger_);
       for (const auto& [tag, bytes] : needed) out.unit_bytes += bytes;
       const BindOptions how{
           .rank = out.unit.rank, .threads = threads_, .first_batch = out.unit.first_batch};
       const auto bind = [&](RankProgram bindable) {
-        auto memory = place(bindable);
+        auto memory = memory_.place(bindable);
         return std::make_unique<BoundProgram>(schedule, std::move(bindable), how,
                                               std::move(memory));
       };
@@ -109,28 +101,6 @@ class VirtualWalk final : public UnitWalk {
     Stopwatch poisoning(out.times.poison_s);
     poison(backward, *worker_);
     worker_->poison(workspace_.bytes(), threads_);
-  }
-
-  // Before any slot is placed: buffers that grow lose what they hold.
-  void grow(const std::map<std::string, int64_t>& needed) {
-    for (const auto& [tag, bytes] : needed) {
-      TaggedBuffer& buffer = memory_[tag];
-      if (bytes <= buffer.size()) continue;
-      buffer = TaggedBuffer();  // first, so that old and new are never held together
-      buffer = TaggedBuffer(ledger_, tag, bytes);
-    }
-  }
-
-  BoundProgram::Memory place(const RankProgram& program) {
-    std::map<SlotTag, int64_t> used;
-    BoundProgram::Memory memory;
-    for (const Slot& slot : program.slots) {
-      int64_t& at = used[slot.tag];
-      memory.push_back(memory_[std::string(to_string(slot.tag))].bytes().subspan(
-          size_t(at), size_t(slot.bytes)));
-      at += ceil_div(slot.bytes, kAlign) * kAlign;
-    }
-    return memory;
   }
 
   // `attends`: those of its tasks that run.
@@ -164,11 +134,17 @@ class VirtualWalk final : public UnitWalk {
 
   std::shared_ptr<const AttentionKernel> kernel_;
   int threads_;
-  std::map<std::string, TaggedBuffer> memory_;  // by tag
+  SlotMemory<TaggedBuffer> memory_;
   TaggedBuffer workspace_;
 };
 
 }  // namespace
+
+std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank) {
+  auto most = schedule.program(rank).memory_by_tag(kSlotAlign);
+  if (schedule.forward) raise(most, schedule.forward(rank).memory_by_tag(kSlotAlign));
+  return most;
+}
 
 std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
                                            const std::vector<Rank>& ranks) {
@@ -231,14 +207,20 @@ const Schedule& UnitWalk::schedule_for(const WalkUnit& unit) {
   return schedule->second;
 }
 
-void UnitWalk::inspect_poisoned(const Samples& samples, const Compare& compare, ShardOutcome& out) {
+void UnitWalk::inspect_poisoned(const BoundProgram& bound, const Samples& samples,
+                                const Compare& compare, ShardOutcome& out) {
   if (samples.empty() || std::exchange(poisoned_inspected_, true)) return;
   Stopwatch watch(out.times.check_s);
-  out.poisoned = compare(problem_, {samples.front()});
+  out.poisoned = compare(expected_rows(bound, problem_, {samples.front()}));
 }
 
-void UnitWalk::inspect(const BoundProgram& bound, const Samples& samples, const Compare& compare,
-                       ShardOutcome& out) const {
+std::future<ExpectedRows> UnitWalk::expect(const BoundProgram& bound, const Samples& samples,
+                                           std::launch when) const {
+  return std::async(when, [&] { return expected_rows(bound, problem_, samples); });
+}
+
+void UnitWalk::inspect(const BoundProgram& bound, std::future<ExpectedRows>& expected,
+                       const Compare& compare, ShardOutcome& out) const {
   for (int slot = 0; slot < int(bound.program().slots.size()); ++slot)
     out.slot_bytes += int64_t(bound.memory(slot).size());
   {
@@ -246,7 +228,7 @@ void UnitWalk::inspect(const BoundProgram& bound, const Samples& samples, const 
     out.heads = summarize_output(bound, *worker_);
   }
   Stopwatch watch(out.times.check_s);
-  out.errors = compare(problem_, samples);
+  out.errors = compare(expected.get());
 }
 
 std::unique_ptr<UnitWalk> make_virtual_walk(const AttentionProblem& problem,

@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -109,6 +110,8 @@ struct ShardOutcome {
   std::optional<GradientOutcome> gradients{};
 };
 
+// Bytes of a rank's slots by tag; for a backward pass alone also of the forward pass before it.
+std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank);
 // Bytes that a walk of these ranks holds for one rank's slots and for gradients that ranks share,
 // by tag: each slot is rounded up to 64.
 std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
@@ -145,17 +148,21 @@ class UnitWalk {
 
  protected:
   using Samples = std::vector<QuerySample>;
-  using Compare =
-      std::function<SampleErrors(const AttentionProblem& problem, const Samples& samples)>;
+  using Compare = std::function<SampleErrors(const ExpectedRows& expected)>;
   // Runs the unit and inspects its output. `samples` null: runs `share` of its pairs.
   virtual void execute(const Samples* samples, double share, ShardOutcome& out) = 0;
   const Schedule& schedule_for(const WalkUnit& unit);
   const AttentionProblem& problem() const { return problem_; }
   const std::vector<KeySample>& keys() const { return keys_; }
+  // The samples' rows by the definition: computed by another thread meanwhile (async), or when they
+  // are wanted (deferred). What it refers to must outlive the future.
+  std::future<ExpectedRows> expect(const BoundProgram& bound, const Samples& samples,
+                                   std::launch when) const;
   // Between poisoning and running the unit, and after it.
-  void inspect_poisoned(const Samples& samples, const Compare& compare, ShardOutcome& out);
-  void inspect(const BoundProgram& bound, const Samples& samples, const Compare& compare,
-               ShardOutcome& out) const;
+  void inspect_poisoned(const BoundProgram& bound, const Samples& samples, const Compare& compare,
+                        ShardOutcome& out);
+  void inspect(const BoundProgram& bound, std::future<ExpectedRows>& expected,
+               const Compare& compare, ShardOutcome& out) const;
 
   std::shared_ptr<const RowWorker> worker_;
   MemoryLedger& ledger_;

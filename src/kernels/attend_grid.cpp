@@ -1,5 +1,7 @@
 #include "kernels/attend_grid.h"
 
+#include <algorithm>
+
 namespace longnet {
 namespace {
 
@@ -23,6 +25,15 @@ bool alike(const AttendGrid& a, const AttendGrid& b) {
          a.q_step_bytes == b.q_step_bytes && a.o_step == b.o_step && a.lse_step == b.lse_step &&
          a.task.out.o_stride == b.task.out.o_stride &&
          a.task.out.lse_stride == b.task.out.lse_stride;
+}
+bool same_place(const AttendTask& a, const AttendTask& b) {
+  bool same = a.q.q == b.q.q && a.out.o == b.out.o && a.out.lse == b.out.lse;
+  for (size_t i = 0; same && i < a.kv.size(); ++i) {
+    const KvRun x = a.kv[i], y = b.kv[i];
+    same = alike(x, y) && x.k == y.k && x.v == y.v &&
+           x.first_token - a.q.first_token == y.first_token - b.q.first_token;
+  }
+  return same;
 }
 
 }  // namespace
@@ -87,6 +98,12 @@ std::optional<GridStep> step_between(const AttendGrid& a, const AttendGrid& b) {
       return std::nullopt;
   }
   return step;
+}
+
+bool same_tasks(std::span<const AttendGrid> a, std::span<const AttendGrid> b) {
+  return std::ranges::equal(a, b, [](const AttendGrid& x, const AttendGrid& y) {
+    return alike(x, y) && same_place(x.task, y.task);
+  });
 }
 
 AttendGrid repeated(const AttendGrid& grid, size_t dimension, int64_t count, const GridStep& step,

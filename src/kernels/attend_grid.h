@@ -172,6 +172,9 @@ struct GridStep {
 // Those of grids without results are the steps of Q and keys alone.
 std::optional<GridStep> step_between(const AttendGrid& a, const AttendGrid& b);
 
+// True for the same tasks in the same memory, whatever the tokens: queries are as far from keys.
+bool same_tasks(std::span<const AttendGrid> a, std::span<const AttendGrid> b);
+
 // Lists of key runs that grids refer to; they stay where they are when another one is added.
 using KvLists = std::deque<std::vector<KvRun>>;
 

@@ -59,7 +59,7 @@ Transfers messages_of(const BoundOp& b, Rank me) {
 
 DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const DeviceKernel& kernel,
                                DeviceTransport* transport, const Options& options,
-                               MemoryLedger& ledger)
+                               MemoryLedger& ledger, std::unique_ptr<DeviceExecutor> before)
     : kernel_(kernel), transport_(transport), options_(options), ledger_(ledger) {
   check(transport_ != nullptr || options.virtual_ranks || schedule.sharded.layout.world_size() == 1,
         "several ranks need a transport");
@@ -72,14 +72,17 @@ DeviceExecutor::DeviceExecutor(const Schedule& schedule, Rank rank, const Device
   else if (kernel_.merges() && bound_->merge_rule() == MergeRule::kLse)
     take_merges_into_attends();
   share_ = choice.share;
+  if (before) take_plans(*before);
+  before.reset();
   for (size_t i = 0; i < ops_.size(); ++i) prepare(OpId(i), choice);
 }
 
 void DeviceExecutor::bind(const Schedule& schedule, Rank rank) {
   RankProgram program = schedule.program(rank);
-  BoundProgram::Memory memory;
+  BoundProgram::Memory memory = options_.memory;
   const auto kind = communicates() ? DeviceBuffer::Kind::kShared : DeviceBuffer::Kind::kPrivate;
   for (const Slot& slot : program.slots) {
+    if (!options_.memory.empty()) break;
     slots_.emplace_back(ledger_, std::string(to_string(slot.tag)), slot.bytes, kind);
     memory.emplace_back(slots_.back().data(), size_t(slot.bytes));
   }
@@ -99,13 +102,22 @@ void DeviceExecutor::make_rounds() {
 
 void DeviceExecutor::take_merges_into_attends() {
   for (const auto& [merge, attend] : fusible_merges(program())) {
-    const auto fused = bound_->bind_fused(attend, merge);
+    auto fused = bound_->bind_fused(attend, merge);
     if (!fused) continue;
     DeviceOp& op = ops_[size_t(merge)];
-    op.work = prepare_attend(fused->attends, /*merge=*/true);
-    op.attends = true;
+    op.fused = std::move(fused);
     op.also_after = attend;
     ops_[size_t(attend)].skipped = true;
+  }
+}
+
+void DeviceExecutor::take_plans(DeviceExecutor& from) {
+  if (options_.share < 1 || from.options_.share < 1) return;  // of parts of attends
+  for (size_t i = 0; i < std::min(ops_.size(), from.ops_.size()); ++i) {
+    DeviceOp &op = ops_[i], &other = from.ops_[i];
+    if (op.skipped || other.skipped || op.fused.has_value() != other.fused.has_value()) continue;
+    op.planned = !attends_of(i).empty() && same_tasks(attends_of(i), from.attends_of(i));
+    if (op.planned) op.work = std::move(other.work);
   }
 }
 
@@ -137,12 +149,13 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
     if (options_.virtual_ranks) op.work = prepare_virtual_message(id);
     return;
   }
-  if (op.skipped || op.attends) return;
-  const auto& attends =
-      options_.share < 1 ? choice.attends[size_t(id)] : bound_->op(size_t(id)).attends;
+  if (op.skipped) return;
+  const std::span<const AttendGrid> attends =
+      options_.share < 1 ? choice.attends[size_t(id)] : attends_of(size_t(id));
   const auto& backwards = bound_->op(size_t(id)).backwards;
-  op.attends = !attends.empty() || !backwards.empty();
-  if (!attends.empty()) op.work = prepare_attend(attends, /*merge=*/false);
+  op.attends = op.fused || !attends.empty() || !backwards.empty();
+  if (!attends.empty() && !op.planned) op.work = prepare_attend(attends, op.fused.has_value());
+  if (op.fused || !attends.empty()) return;  // they have no rows beside
   if (!backwards.empty()) op.work = kernel_.prepare_backward(backwards, attend_options(), ledger_);
   prepare_rows(*bound_, id, op.work, ledger_);
 }
@@ -156,7 +169,10 @@ void DeviceExecutor::fill_inputs() {
       if (const auto* gather = std::get_if<AllGather>(&op.what))
         transport_->open_group(gather->group);
   }
-  for (const DeviceBuffer& slot : slots_) compute_.fill(slot.data(), 0xFF, slot.size());
+  for (size_t slot = 0; slot < program().slots.size(); ++slot) {
+    const std::span<std::byte> bytes = bound_->memory(int(slot));
+    compute_.fill(bytes.data(), 0xFF, int64_t(bytes.size()));
+  }
   generate_inputs();
 }
 

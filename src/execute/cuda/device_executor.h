@@ -41,7 +41,9 @@ Tolerance device_tolerance(double given, bool rounded = false);
 
 // One op of a bound program, prepared for a GPU: its lists of tasks are in device memory.
 struct DeviceOp {
-  Prepared work;  // communication of virtual ranks: generates what others would send
+  Prepared work;                 // communication of virtual ranks: generates what others would send
+  std::optional<BoundOp> fused;  // the attend whose results belong in the rows of this merge
+  bool planned = false;          // `work` comes from an earlier executor
   bool attends = false;
   bool skipped = false;             // runs as part of a later op, or not at all
   OpId also_after = -1;             // the op that runs as part of this one
@@ -61,11 +63,15 @@ class DeviceExecutor final : public Executor {
     double share = 1;
     // With virtual ranks: gets the rows of dK and dV, on the host, that the rank would send.
     std::function<void(std::span<const FillRows>)> take_gradients = {};
+    BoundProgram::Memory memory = {};  // for the slots, with virtual ranks; empty: its own
   };
   // Allocates and binds on the calling thread's device; sends nothing. Throws DeviceOutOfMemory.
   // `transport` may be null for one rank or virtual ranks; it, kernel and ledger outlive this.
+  // `before`: one for the same problem and kernel; plans of attends that are the same are taken
+  // from it, and it is freed before others are made.
   DeviceExecutor(const Schedule& schedule, Rank rank, const DeviceKernel& kernel,
-                 DeviceTransport* transport, const Options& options, MemoryLedger& ledger);
+                 DeviceTransport* transport, const Options& options, MemoryLedger& ledger,
+                 std::unique_ptr<DeviceExecutor> before = nullptr);
 
   void fill_inputs() override;
   void poison(const RowWorker& worker) override;
@@ -123,6 +129,10 @@ class DeviceExecutor final : public Executor {
   void bind(const Schedule& schedule, Rank rank);
   void make_rounds();
   void take_merges_into_attends();
+  void take_plans(DeviceExecutor& from);
+  std::span<const AttendGrid> attends_of(size_t op) const {
+    return ops_[op].fused ? ops_[op].fused->attends : bound_->op(op).attends;
+  }
   void prepare(OpId op, const ShareChoice& choice);
   DeviceAttendOptions attend_options(bool merge = false) const;
   Prepared prepare_virtual_message(OpId op);  // device_walk.cpp

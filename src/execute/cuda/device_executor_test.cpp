@@ -241,6 +241,68 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
   }
 }
 
+// Of the units of a walk each has the memory of the one before it.
+TEST(DeviceWalkTest, KeepsItsMemoryAsPredicted) {
+  const ShardedProblem s = device_problem({.algorithm = "dilated", .ranks = 5});
+  const auto schedule_for = [&](int64_t) { return find_algorithm("dilated").make(s); };
+  MemoryLedger ledger;
+  const auto walk = make_device_walk(s.problem, schedule_for, make_emulated_kernel(true),
+                                     make_cpu_row_worker(), ledger);
+  for (Rank r = 0; r < 5; ++r) {
+    const ShardOutcome out = walk->run({r, 0, s.problem.batch}, choose_samples(s, 100));
+    EXPECT_TRUE(judge(out.errors, 0, s, {.rel_l2 = 1e-5}).pass) << r;
+  }
+  for (const auto& [tag, bytes] : walk_memory(schedule_for(0), {0, 1, 2, 3, 4}))
+    EXPECT_EQ(ledger.peak_bytes(tag), bytes) << tag;
+}
+
+// Counts its plans, whose launches do nothing while it is stopped.
+class KernelThatCounts final : public DeviceKernel {
+ public:
+  bool merges() const override { return true; }
+  Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
+                   MemoryLedger& ledger) const override {
+    ++plans;
+    const auto attend =
+        std::make_shared<Prepared>(make_emulated_kernel(true)->prepare(grids, options, ledger));
+    Prepared work;
+    work.then([this, attend](const Stream& stream) {
+      if (!stopped) attend->launch(stream);
+    });
+    return work;
+  }
+  mutable int plans = 0;
+  bool stopped = false;
+};
+
+TEST(DeviceWalkTest, PlansAreKeptAndRowsOfAnEarlierUnitAreNot) {
+  const AttentionProblem p{.seq_len = 256,
+                           .num_heads = 4,
+                           .num_kv_heads = 4,
+                           .head_dim = 8,
+                           .dtype = DType::kBFloat16,
+                           .causal = true};
+  const ShardedProblem s{p, {.branches = {{32, 1}, {256, 4}}}, {256, 4}};
+  const auto kernel = std::make_shared<KernelThatCounts>();
+  MemoryLedger ledger;
+  const auto walk = make_device_walk(
+      p, [&](int64_t) { return find_algorithm("dilated").make(s); }, kernel, make_cpu_row_worker(),
+      ledger);
+  const auto passes = [&](Rank r) {
+    const ShardOutcome out = walk->run({r, 0, 1}, choose_shard_samples(s, r, 0, 1, {}, 50));
+    int64_t nan_values = 0;
+    for (const OutputSummary& head : out.heads) nan_values += head.nan_values;
+    return judge(out.errors, nan_values, s, {.rel_l2 = 1e-5}).pass;
+  };
+  EXPECT_TRUE(passes(1));
+  EXPECT_EQ(kernel->plans, 2);
+  EXPECT_TRUE(passes(2));  // its queries lie elsewhere among the gathered keys: a plan of its own
+  EXPECT_EQ(kernel->plans, 3);
+  kernel->stopped = true;
+  EXPECT_FALSE(passes(2));
+  EXPECT_EQ(kernel->plans, 3);
+}
+
 // What a rank would send to others is added to their rows.
 TEST(DeviceWalkTest, GradientsThatRanksShareAreThoseOfTheDefinition) {
   for (const char* name : {"dilated", "ring"}) {

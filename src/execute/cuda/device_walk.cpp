@@ -8,6 +8,7 @@
 #include "core/stopwatch.h"
 #include "execute/cuda/device_executor.h"
 #include "execute/program_rows.h"
+#include "execute/slot_memory.h"
 #include "execute/virtual_walk.h"
 #include "execute/walk_gradients.h"
 
@@ -64,59 +65,58 @@ class DeviceWalk final : public UnitWalk {
     if (has_backward(program.pass)) gradients_->begin(schedule, out.unit);
     std::vector<std::byte> output;
     if (schedule.forward) output = make_output(schedule, out);
-    const auto executor = make_executor(schedule, share, out);
-    const Compare compare = [&](const AttentionProblem& p, const Samples& of) {
-      return executor->compare(expected_rows(executor->bound(), p, of));
-    };
-    if (samples) inspect_poisoned(*samples, compare, out);
-    if (!output.empty()) executor->write(output, executor->bound().memory(kOutputSlot));
+    prepare(schedule, share, out);
+    const BoundProgram& bound = executor_->bound();
+    const Compare compare = [&](const ExpectedRows& rows) { return executor_->compare(rows); };
+    std::future<ExpectedRows> expected;
+    if (samples) inspect_poisoned(bound, *samples, compare, out);
+    if (samples) expected = expect(bound, *samples, std::launch::async);
+    if (!output.empty()) executor_->write(output, bound.memory(kOutputSlot));
     {
       Stopwatch watch(out.times.generate_s);
-      executor->generate_inputs();
-      out.input_digest = executor->digest_inputs(*worker_);
+      out.input_digest = fill_inputs(bound, *worker_);
     }
     out.unit_bytes = ledger_.now_bytes();
-    const double all = executor->run();
-    note_times(*executor, all, out);
-    if (samples) inspect(executor->bound(), *samples, compare, out);
+    const double all = executor_->run();
+    note_times(*executor_, all, out);
+    if (samples) inspect(bound, expected, compare, out);
     if (samples && has_backward(program.pass)) {
       std::vector<int> slots(program.slots.size());
       std::iota(slots.begin(), slots.end(), 0);
-      gradients_->inspect(*executor->on_host(slots), *samples, keys(), out);
+      gradients_->inspect(*executor_->on_host(slots), *samples, keys(), out);
     }
   }
 
-  std::unique_ptr<DeviceExecutor> make_executor(const Schedule& schedule, double share,
-                                                ShardOutcome& out) const {
-    std::unique_ptr<DeviceExecutor> executor;
+  // Memory is kept from unit to unit, and so are the plans of attends that are the same.
+  void prepare(const Schedule& schedule, double share, ShardOutcome& out) {
     {
       Stopwatch watch(out.times.bind_s);
-      executor = std::make_unique<DeviceExecutor>(
-          schedule, out.unit.rank, *kernel_, nullptr,
-          DeviceExecutor::Options{
-              .virtual_ranks = true,
-              .first_batch = out.unit.first_batch,
-              .share = share,
-              .take_gradients = [this](std::span<const FillRows> rows) { gradients_->add(rows); }},
-          ledger_);
+      memory_.grow(slot_memory(schedule, out.unit.rank), ledger_);
+      DeviceExecutor::Options options{
+          .virtual_ranks = true,
+          .first_batch = out.unit.first_batch,
+          .share = share,
+          .take_gradients = [this](std::span<const FillRows> rows) { gradients_->add(rows); },
+          .memory = memory_.place(schedule.program(out.unit.rank))};
+      executor_ = std::make_unique<DeviceExecutor>(schedule, out.unit.rank, *kernel_, nullptr,
+                                                   options, ledger_, std::move(executor_));
     }
     Stopwatch watch(out.times.poison_s);
-    executor->poison(*worker_);
-    return executor;
+    executor_->poison(*worker_);
   }
 
-  // The output that a backward pass alone begins with. Its forward pass has the device for itself.
-  std::vector<std::byte> make_output(const Schedule& schedule, ShardOutcome& out) const {
+  // The output that a backward pass alone begins with.
+  std::vector<std::byte> make_output(const Schedule& schedule, ShardOutcome& out) {
     ShardOutcome aside{.unit = out.unit};
     Stopwatch watch(out.times.output_s);
     Schedule forward = schedule;
     forward.program = schedule.forward;
-    const auto executor = make_executor(forward, 1, aside);
-    executor->generate_inputs();
-    executor->run();
-    const std::span<const std::byte> from = executor->bound().memory(kOutputSlot);
+    prepare(forward, 1, aside);
+    executor_->generate_inputs();
+    executor_->run();
+    const std::span<const std::byte> from = executor_->bound().memory(kOutputSlot);
     std::vector<std::byte> output(from.size());
-    executor->read(from, output.data());
+    executor_->read(from, output.data());
     return output;
   }
 
@@ -134,6 +134,8 @@ class DeviceWalk final : public UnitWalk {
   }
 
   std::shared_ptr<const DeviceKernel> kernel_;
+  SlotMemory<DeviceBuffer> memory_;
+  std::unique_ptr<DeviceExecutor> executor_;  // of the last unit
 };
 
 }  // namespace
