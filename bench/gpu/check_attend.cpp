@@ -236,6 +236,12 @@ void add_causal_specs(std::vector<AttendSpec>& specs) {
   const Rows far{.rows = 130, .first_token = int64_t{1} << 39, .token_step = int64_t{1} << 28};
   specs.push_back({.q = far, .kv = {far}, .causal = true});
   specs.push_back({.q = {.rows = 64}, .kv = {{.rows = 300}}, .causal = true, .exponent = 8});
+  // Neighbouring warpgroups see several key tiles more; the last one has no rows.
+  for (const int64_t d : {64, 128})
+    specs.push_back({.head_dim = d,
+                     .q = {.rows = 320, .first_token = 100, .token_step = 7},
+                     .kv = {{.rows = 2400}},
+                     .causal = true});
   // Maxima that grow more than 256-fold from one key tile to the next.
   specs.push_back({.q = {.rows = 64, .first_token = 250},
                    .kv = {{.rows = 300}},

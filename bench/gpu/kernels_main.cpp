@@ -204,8 +204,9 @@ class Benchmark {
         measure(p, *make(shapes[i]), tasks, {});
       }
     };
-    own("cuda", cuda_kernel_shapes(p.head_dim), variants && !sm90a_, make_cuda_kernel);
-    if (sm90a_) own("cuda_sm90a", sm90a_kernel_shapes(p.head_dim), variants, make_sm90a_kernel);
+    own("cuda", cuda_kernel_shapes(p.head_dim, p.causal), variants && !sm90a_, make_cuda_kernel);
+    if (sm90a_)
+      own("cuda_sm90a", sm90a_kernel_shapes(p.head_dim, p.causal), variants, make_sm90a_kernel);
   }
 
   void sweep(const Model& model) {

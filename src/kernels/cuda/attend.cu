@@ -6,10 +6,9 @@ namespace longnet {
 namespace {
 
 template <class Shape, class Element = __nv_bfloat16>
-constexpr CompiledShape<TileInputs> shape(std::string_view name, bool variant = false) {
-  return compiled_shape<Shape, Element>(name, attend_kernel<Shape, Element>, variant);
+constexpr CompiledShape<TileInputs> shape(std::string_view name, ShapeUse use = ShapeUse::kAny) {
+  return compiled_shape<Shape, Element>(name, attend_kernel<Shape, Element>, use);
 }
-[[maybe_unused]] constexpr bool kVariant = true;
 
 constexpr CompiledShape<TileInputs> kShapes[] = {
     shape<Shape64>("128x64q-2"),
@@ -19,9 +18,9 @@ constexpr CompiledShape<TileInputs> kShapes[] = {
     shape<Shape128, __half>("128x64-2"),
     shape<Shape256, __half>("64x32-1"),
 #ifdef LONGNET_CUDA_VARIANTS
-    shape<Shape64Small>("64x64q-4", kVariant),
-    shape<Shape128Lean>("128x32-2", kVariant),
-    shape<Shape128Small>("64x64q-3", kVariant),
+    shape<Shape64Small>("64x64q-4", ShapeUse::kVariant),
+    shape<Shape128Lean>("128x32-2", ShapeUse::kVariant),
+    shape<Shape128Small>("64x64q-3", ShapeUse::kVariant),
 #endif
 };
 

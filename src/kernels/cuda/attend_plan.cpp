@@ -205,11 +205,11 @@ class GroupLists {
   void add_tiles(int32_t index) {
     const GroupTask& task = plan.tasks[size_t(index)];
     for (int i = int(ceil_div(task.rows, tiling_.rows)) - 1; i >= 0; --i) {
-      const int row = i * tiling_.rows, last = std::min(row + tiling_.rows, task.rows) - 1;
+      const int row = i * tiling_.rows;
       const auto [load, block] = least_.top();
       least_.pop();
       of_block_[size_t(block)].push_back({index, row});
-      least_.emplace(load + cost_of(task, last), block);
+      least_.emplace(load + cost_of(task, row), block);
     }
   }
   void finish() {
@@ -236,12 +236,17 @@ class GroupLists {
     return known->second;
   }
 
-  // Key tiles that a tile walks, and one for what it does before and after.
-  int64_t cost_of(const GroupTask& task, int last_row) const {
-    int64_t tiles = 1;
-    for (const GroupRun& run :
-         std::span(plan.runs).subspan(size_t(task.first_run), size_t(task.num_runs)))
-      tiles += ceil_div(causal_ ? run.limit.visible(last_row) : run.limit.rows, tiling_.keys);
+  // Key tiles that warpgroups compute, and two for what each does before and after.
+  int64_t cost_of(const GroupTask& task, int row) const {
+    const std::span runs(plan.runs.data() + task.first_run, size_t(task.num_runs));
+    const int end = std::min(row + tiling_.rows, task.rows);
+    int64_t tiles = 0;
+    for (; row < end; row += kGroupRows) {
+      const int last = (runs.size() == 1 ? std::min(row + kGroupRows, end) : end) - 1;
+      tiles += 2;
+      for (const GroupRun& run : runs)
+        tiles += ceil_div(causal_ ? run.limit.visible(last) : run.limit.rows, tiling_.keys);
+    }
     return tiles;
   }
 
@@ -287,22 +292,6 @@ GroupPlan plan_groups(std::span<const AttendGrid> grids, bool causal, const Grou
   plan_tasks(grids, causal, lists);
   lists.finish();
   return std::move(lists.plan);
-}
-
-double tiled_pairs(std::span<const AttendGrid> grids, bool causal, int rows, int keys) {
-  double pairs = 0;
-  for (const AttendGrid& grid : grids) {
-    const QueryRun& q = grid.task.q;
-    int64_t tiles = 0;
-    for (const KvRun run : grid.task.kv) {
-      const KeyLimit limit = key_limit(q, run, causal);
-      for (int64_t row = 0; row < q.rows; row += rows)
-        tiles += ceil_div(
-            causal ? limit.visible(int(std::min(row + rows, q.rows)) - 1) : limit.rows, keys);
-    }
-    pairs += double(grid.size()) * double(tiles) * rows * keys;
-  }
-  return pairs;
 }
 
 std::string why_misaligned(std::span<const AttendGrid> grids) {

@@ -60,10 +60,6 @@ struct GroupTiling {
 // order run at the same time and share their keys in the L2 cache. Throws Error as plan_tiles.
 GroupPlan plan_groups(std::span<const AttendGrid> grids, bool causal, const GroupTiling& tiling);
 
-// Pairs of a query row and a key that tiles of rows x keys compute, hidden ones included: 2048
-// causal rows in tiles of 128 x 128: 136 tiles, 1.06 times the visible pairs.
-double tiled_pairs(std::span<const AttendGrid> grids, bool causal, int rows, int keys);
-
 // Returns "" when every row of every task of the grids can be read in 16-byte pieces, else the
 // reason: the first grid with a misaligned pointer or stride.
 std::string why_misaligned(std::span<const AttendGrid> grids);

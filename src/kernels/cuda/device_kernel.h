@@ -74,14 +74,14 @@ std::unique_ptr<DeviceKernel> make_device_kernel(std::string_view name);
 
 // ---- the kernels themselves ----
 
-// Tile shapes of the `cuda` kernel for a padded head dimension, the default first; more than one
-// only with LONGNET_CUDA_VARIANTS.
-std::vector<std::string> cuda_kernel_shapes(int64_t head_dim);
+// Tile shapes of the `cuda` kernel for a padded head dimension, the one that it takes by itself
+// first; more than one only with LONGNET_CUDA_VARIANTS.
+std::vector<std::string> cuda_kernel_shapes(int64_t head_dim, bool causal = false);
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape = {});
 
 // Empty when the current device can run it, else why not.
 std::string why_sm90a_absent();
-std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim);
+std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim, bool causal = false);
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape = {});
 
 // `cudnn`: scaled-dot-product attention of cuDNN on strided views, to compare with. Its gradients

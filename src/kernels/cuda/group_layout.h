@@ -40,26 +40,26 @@ struct GroupInputs : AttendInputs {
   const void* maps;            // a CUtensorMap per view
 };
 
-// kGroups consumer warpgroups of 64 rows each, and one warpgroup that loads. kTakeTurns: one
-// warpgroup at a time issues its products, so that the others' exponentials fill the gap
-// (FlashAttention-3's "ping-pong"; Shah et al., 2024). kPolynomials: see SoftmaxRows.
-template <int kDim_, int kGroups_, int kKeys_, int kStages_, bool kTakeTurns_ = true,
-          int kPolynomials_ = 0>
+constexpr int kGroupRows = 64;  // query rows of a warpgroup, and of a TMA box of them
+
+// kGroups consumer warpgroups, and one warpgroup that loads. kTakeTurns: one warpgroup at a time
+// issues its products, so that the others' exponentials fill the gap (FlashAttention-3's
+// "ping-pong"; Shah et al., 2024).
+template <int kDim_, int kGroups_, int kKeys_, int kStages_, bool kTakeTurns_ = true>
 struct GroupShape {
   static constexpr int kDim = kDim_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_;
   static constexpr bool kTakeTurns = kTakeTurns_;
-  static constexpr int kPolynomials = kPolynomials_;
-  static constexpr int kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
+  static constexpr int kRows = kGroupRows * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kSlabDim = 64, kSlabs = kDim / kSlabDim, kRowBytes = kSlabDim * 2;
   static constexpr int kQSlabBytes = kRows * kRowBytes, kSlabBytes = kKeys * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes, kTileBytes = kSlabs * kSlabBytes;
   static constexpr int kBarrierOffset = kQBytes + 2 * kStages * kTileBytes;
-  static constexpr int kBarriers = 2 + 4 * kStages;
+  static constexpr int kBarriers = 2 * kGroups + 4 * kStages;
   static constexpr int kAlignment = 1024;  // bytes, for swizzled tiles
   static constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers + kAlignment;  // any begin
   // 64 K registers per SM, in units of 8 per thread.
   static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
-  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+  static constexpr int kProducerRegisters = 32;
   static_assert(kDim % kSlabDim == 0 && kKeys % 16 == 0 && kKeys <= 256 && kRows <= 256);
   static_assert(kSlabBytes % kAlignment == 0 && kQSlabBytes % kAlignment == 0);
   static_assert(kGroups == 2 || kGroups == 3);
@@ -70,27 +70,22 @@ struct GroupShape {
   LONGNET_HOST_DEVICE static constexpr int v_offset(int stage) {
     return k_offset(stage) + kTileBytes;
   }
-  // Barriers, by number. "Full": the producer's bytes have landed; "empty": all consumers are done.
-  static constexpr int kQFull = 0, kQEmpty = 1, kArrivals = 4 * kGroups;  // a warp each
-  LONGNET_HOST_DEVICE static constexpr int k_full(int stage) { return 2 + 4 * stage; }
-  LONGNET_HOST_DEVICE static constexpr int k_empty(int stage) { return 3 + 4 * stage; }
-  LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return 4 + 4 * stage; }
-  LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return 5 + 4 * stage; }
+  // Barriers, by number. "Full": the producer's bytes have landed; "empty": consumers are done,
+  // those of the warpgroup with its rows of Q, all with a stage.
+  LONGNET_HOST_DEVICE static constexpr int q_full(int group) { return 2 * group; }
+  LONGNET_HOST_DEVICE static constexpr int q_empty(int group) { return 2 * group + 1; }
+  LONGNET_HOST_DEVICE static constexpr int k_full(int stage) { return 2 * kGroups + 4 * stage; }
+  LONGNET_HOST_DEVICE static constexpr int k_empty(int stage) { return k_full(stage) + 1; }
+  LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return k_full(stage) + 2; }
+  LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return k_full(stage) + 3; }
 };
 
-// The tile shapes that are compiled. The kernel chooses among the first ones of a head dimension by
-// the pairs that their tiles compute; the variants are there for gpu_kernels_benchmark to find a
-// better one on a real device (LONGNET_CUDA_VARIANTS).
+// The tile shapes that are compiled. Those "free" of turns are there for gpu_kernels_benchmark
+// (LONGNET_CUDA_VARIANTS).
 using Group64 = GroupShape<64, 3, 128, 4>;  // rows and keys of FlashAttention-3
-using Group64Causal = GroupShape<64, 2, 128, 4>;
-using Group128 = GroupShape<128, 2, 176, 2>;           // FlashAttention-3's without a mask ...
-using Group128Causal = GroupShape<128, 2, 128, 3>;     // ... and with a causal one
-using Group64Free = GroupShape<64, 3, 128, 4, false>;  // no turns
-using Group64Keys176 = GroupShape<64, 2, 176, 3>;
-using Group64Keys192 = GroupShape<64, 2, 192, 3>;
-using Group64Keys224 = GroupShape<64, 2, 224, 3>;
-using Group64Polynomial = GroupShape<64, 3, 128, 4, true, 1>;
+using Group64Free = GroupShape<64, 3, 128, 4, false>;
+using Group128 = GroupShape<128, 2, 176, 2>;        // FlashAttention-3's without a mask ...
+using Group128Causal = GroupShape<128, 2, 128, 3>;  // ... and with a causal one
 using Group128Free = GroupShape<128, 2, 128, 3, false>;
-using Group128Polynomial = GroupShape<128, 2, 176, 2, true, 1>;
 
 }  // namespace longnet

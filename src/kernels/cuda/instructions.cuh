@@ -79,18 +79,6 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return y;
 }
 
-// 2^x for x <= 127 to 1.0e-4, less than the rounding to bf16, without special-function units: 2^n
-// by the exponent's bits, and a polynomial for the fraction in [-1/2, 1/2] whose largest relative
-// error is least. 0 for x <= -127 (Cody and Waite; FlashAttention-4).
-__device__ __forceinline__ float polynomial_exp2(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: the sum's last bit is 1
-  x = fmaxf(x, -127.0f);
-  const float n = x + kRound;
-  const float f = x - (n - kRound);
-  const float p = fmaf(fmaf(fmaf(0.05500893f, f, 0.24221096f), f, 0.69328293f), f, 1.0f);
-  return __int_as_float(__float_as_int(p) + (__float_as_int(n) << 23));
-}
-
 // Two numbers rounded to 16 bits, in one word.
 template <class Element>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
@@ -130,8 +118,6 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t place) {
 #define LONGNET_ACC8 LONGNET_ACC4(0), LONGNET_ACC4(4)
 #define LONGNET_ACC16 LONGNET_ACC8, LONGNET_ACC4(8), LONGNET_ACC4(12)
 #define LONGNET_ACC22 LONGNET_ACC16, LONGNET_ACC4(16), LONGNET_ACC(20), LONGNET_ACC(21)
-#define LONGNET_ACC24 LONGNET_ACC22, LONGNET_ACC(22), LONGNET_ACC(23)
-#define LONGNET_ACC28 LONGNET_ACC24, LONGNET_ACC4(24)
 #define LONGNET_D32                                                                                \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31"
@@ -143,9 +129,6 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t place) {
   LONGNET_D64                                                                                      \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%" \
   "87"
-#define LONGNET_D96 LONGNET_D88 ",%88,%89,%90,%91,%92,%93,%94,%95"
-#define LONGNET_D112 \
-  LONGNET_D96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 
 // The compiler may not move what touches these registers across this point.
 template <int n>
@@ -179,8 +162,6 @@ __device__ __forceinline__ void wgmma_wait() {
   }
 LONGNET_MULTIPLY_SHARED(128, LONGNET_D64, "%64", "%65", "%66", LONGNET_ACC16)
 LONGNET_MULTIPLY_SHARED(176, LONGNET_D88, "%88", "%89", "%90", LONGNET_ACC22)
-LONGNET_MULTIPLY_SHARED(192, LONGNET_D96, "%96", "%97", "%98", LONGNET_ACC24)
-LONGNET_MULTIPLY_SHARED(224, LONGNET_D112, "%112", "%113", "%114", LONGNET_ACC28)
 
 // C += A (registers) B, whose columns lie along the rows of shared memory.
 template <class Element>
@@ -199,13 +180,9 @@ __device__ __forceinline__ void wgmma_multiply_add(float (&c)[16][4], const uint
 }
 
 #undef LONGNET_MULTIPLY_SHARED
-#undef LONGNET_D112
-#undef LONGNET_D96
 #undef LONGNET_D88
 #undef LONGNET_D64
 #undef LONGNET_D32
-#undef LONGNET_ACC28
-#undef LONGNET_ACC24
 #undef LONGNET_ACC22
 #undef LONGNET_ACC16
 #undef LONGNET_ACC8

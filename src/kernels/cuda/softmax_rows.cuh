@@ -12,9 +12,8 @@
 
 namespace longnet {
 
-// kM: blocks of 16 query rows per warp. kPolynomials: of each four groups of 8 columns, those whose
-// exponentials are polynomials: multiply-add units work beside the special-function units.
-template <int kM, int kDim, int kKeys, class Element, int kPolynomials = 0>
+// kM: blocks of 16 query rows per warp.
+template <int kM, int kDim, int kKeys, class Element>
 class SoftmaxRows {
   // A maximum stays until one is 2^kSlack times as large: O and the sums are rescaled less often.
   static constexpr float kSlack = 8.0f;
@@ -37,7 +36,7 @@ class SoftmaxRows {
   }
 
   // Scores of columns [begin, end) that a row does not see become -inf: it sees those before
-  // limit_of(row), a row of the block's tile.
+  // limit_of(row), a row as begin() counts them.
   template <class LimitOf>
   __device__ __forceinline__ void mask_columns(Scores& s, int begin, int end,
                                                LimitOf limit_of) const {
@@ -80,8 +79,7 @@ class SoftmaxRows {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             float& x = s[m][n][2 * h + i];
-            x = fmaf(x, scale_log2, -base);
-            x = n % 4 < kPolynomials ? polynomial_exp2(x) : approximate_exp2(x);
+            x = approximate_exp2(fmaf(x, scale_log2, -base));
             sum += x;
           }
         }
@@ -109,13 +107,13 @@ class SoftmaxRows {
   }
 
   // Normalises and writes the rows. `to` and `in` are copies, which stores cannot change.
-  // `tile_row`: of the task, the tile's first.
-  __device__ __forceinline__ void finish(const TaskRows to, const AttendInputs in, int tile_row) {
+  // Rows are counted from row `from` of the task.
+  __device__ __forceinline__ void finish(const TaskRows to, const AttendInputs in, int from = 0) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = tile_row + row_of(m, h);
+        const int row = from + row_of(m, h);
         const float sum = quad_sum(sum_[m][h]);
         float old = -INFINITY;
         if (in.merge) {  // all four lanes of a row read its LSE before one of them writes it

@@ -34,11 +34,22 @@ std::vector<CompiledShape<Inputs>> fitting_shapes(Shapes<Inputs> shapes, DeviceE
   return found;
 }
 
+// Returns the one of fitting_shapes() that is taken by itself.
 template <class Inputs>
-std::vector<std::string> shape_names(Shapes<Inputs> shapes, int64_t head_dim) {
+CompiledShape<Inputs> usual_shape(const std::vector<CompiledShape<Inputs>>& fitting, bool causal) {
+  const auto found = std::ranges::find(fitting, causal ? ShapeUse::kCausal : ShapeUse::kAny,
+                                       &CompiledShape<Inputs>::use);
+  return found != fitting.end() ? *found : fitting.front();
+}
+
+// The usual one first.
+template <class Inputs>
+std::vector<std::string> shape_names(Shapes<Inputs> shapes, int64_t head_dim, bool causal) {
+  const auto fitting = fitting_shapes(shapes, DeviceElement::kBFloat16, head_dim);
   std::vector<std::string> names;
-  for (const auto& s : fitting_shapes(shapes, DeviceElement::kBFloat16, head_dim))
-    names.emplace_back(s.name);
+  for (const auto& s : fitting) names.emplace_back(s.name);
+  std::ranges::partition(
+      names, [&](const std::string& name) { return name == usual_shape(fitting, causal).name; });
   return names;
 }
 
@@ -163,7 +174,7 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
   std::vector<CUtensorMap> maps;
   for (const TensorView& view : plan.views)
     maps.push_back(encode_tensor_map(view, options.element, options.head_dim,
-                                     view.of_queries ? shape.rows : shape.keys));
+                                     view.of_queries ? kGroupRows : shape.keys));
   Prepared work;
   const GroupInputs inputs{attend_inputs(options),
                            work.upload(plan.tasks, ledger),
@@ -186,7 +197,7 @@ class ShapedKernel : public DeviceKernel {
   bool merges() const override { return true; }
   Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                    MemoryLedger& ledger) const override {
-    const auto shape = find(grids, options);
+    const auto shape = find(options);
     std::string refusal = why_head_dim_unsupported(options.head_dim, most_head_dim());
     if (refusal.empty() && !shape)
       refusal = concat("no tile shape ", shape_, " for head_dim ", options.head_dim);
@@ -199,24 +210,12 @@ class ShapedKernel : public DeviceKernel {
   int64_t most_head_dim() const {
     return std::ranges::max(shapes_, {}, &CompiledShape<Inputs>::head_dim).head_dim;
   }
-  // The shape that was asked for; else the first one, unless the tiles of another compute many
-  // pairs less: under a causal mask small tiles hide less.
-  std::optional<CompiledShape<Inputs>> find(std::span<const AttendGrid> grids,
-                                            const DeviceAttendOptions& options) const {
-    constexpr double kMuchLess = 0.95;
-    std::vector<CompiledShape<Inputs>> known =
-        fitting_shapes(shapes_, options.element, options.head_dim);
-    std::erase_if(known,
-                  [&](const auto& s) { return shape_.empty() ? s.variant : s.name != shape_; });
+  // The shape that was asked for, else the usual one.
+  std::optional<CompiledShape<Inputs>> find(const DeviceAttendOptions& options) const {
+    auto known = fitting_shapes(shapes_, options.element, options.head_dim);
+    if (!shape_.empty()) std::erase_if(known, [&](const auto& s) { return s.name != shape_; });
     if (known.empty()) return std::nullopt;
-    CompiledShape<Inputs> best = known.front();
-    if (known.size() == 1) return best;
-    const auto pairs = [&](const CompiledShape<Inputs>& s) {
-      return tiled_pairs(grids, options.causal, s.rows, s.keys);
-    };
-    for (const auto& s : known)
-      if (pairs(s) < kMuchLess * pairs(best)) best = s;
-    return best;
+    return usual_shape(known, options.causal);
   }
 
   std::string name_;
@@ -243,8 +242,8 @@ class CudaKernel final : public ShapedKernel<TileInputs> {
 
 }  // namespace
 
-std::vector<std::string> cuda_kernel_shapes(int64_t head_dim) {
-  return shape_names(tile_shapes(), head_dim);
+std::vector<std::string> cuda_kernel_shapes(int64_t head_dim, bool causal) {
+  return shape_names(tile_shapes(), head_dim, causal);
 }
 
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape) {
@@ -260,8 +259,8 @@ std::string why_sm90a_absent() {
   return "";
 }
 
-std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim) {
-  return shape_names(group_shapes(), head_dim);
+std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim, bool causal) {
+  return shape_names(group_shapes(), head_dim, causal);
 }
 
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape) {
