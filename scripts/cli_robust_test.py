@@ -41,6 +41,14 @@ class Robust(Case):
             self.assertIn("nested deeper", self.expect(2, *args).stderr)
         self.assertLess(len(self.expect(2, "plan", self.config, "--set", "sweep.ranks=" + "[" * 60_000).stderr), 1000)
 
+    def test_bytes_that_are_no_text_are_refused_with_the_file(self):
+        folder = self.path / "result"
+        self.expect(0, "simulate", self.config, "--set", "model.dtype=bf16", "--cluster", CLUSTER, "-o", str(folder))
+        file = folder / "result.json"
+        file.write_bytes(file.read_bytes().replace(b'"algorithm"', b'"algorithm\xff"', 1))
+        for args in (("export", str(folder)), ("compare", str(folder), str(folder)), ("validate", "--real", str(file))):
+            self.assertRegex(self.expect(2, *args).stderr, rf"^error: {file}:[0-9]+: not valid JSON.*UTF-8")
+
     def test_devices_and_pipes_are_no_files(self):
         fifo = str(self.path / "fifo")
         os.mkfifo(fifo)

@@ -94,7 +94,7 @@ std::ostream& TableWriter::line() {
 }
 
 void TableWriter::note(std::string_view said) {
-  const std::string text = printable(std::string(said));
+  const std::string text = printable(said);
   std::ostream& out = line();
   if (style_.format == TableFormat::kText && !style_.wide)
     out << wrapped(text, kWidth, "# ", "#   ") << "\n";

@@ -43,14 +43,14 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(number_float_t v, const string_t&) override {
     return add(JsonNode(double(v)), number_line());
   }
-  bool string(string_t& v) override { return add(JsonNode(printable(std::move(v))), cursor_.line); }
+  bool string(string_t& v) override { return add(JsonNode(printable(v)), cursor_.line); }
   bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(JsonNode::object()); }
   bool start_array(std::size_t) override { return open(JsonNode::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& v) override {
-    v = printable(std::move(v));
+    v = printable(v);
     if (stack_.back()->keys.size() >= kMaxKeys)
       refuse("an object of more than ", kMaxKeys, " keys");
     if (const JsonNode* first = stack_.back()->find(v))

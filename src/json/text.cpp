@@ -47,14 +47,36 @@ std::string name_hint(std::string_view word, std::span<const std::string> candid
   return "known: " + join(candidates, ", ");
 }
 
-std::string printable(std::string text) {
-  const auto at = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool c1 = at(i) == 0xC2 && i + 1 < text.size() && at(i + 1) < 0xA0;  // U+0080 to U+009F
-    if (c1 || at(i) == 0x7F || (at(i) < 0x20 && text[i] != '\n' && text[i] != '\t'))
-      text.replace(i, c1 ? 2 : 1, "\uFFFD");
+namespace {
+
+// Bytes of the character that `text` begins with (not empty), 0 where it is no UTF-8.
+size_t bytes_of_character(std::string_view text) {
+  const auto at = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = at(0);
+  if (lead < 0x80) return 1;
+  const size_t bytes = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  if (bytes > text.size()) return 0;
+  for (size_t i = 1; i < bytes; ++i)
+    if ((at(i) & 0xC0) != 0x80) return 0;
+  // Longer than it need be, a half of a surrogate pair, beyond U+10FFFF.
+  const bool wrong = (lead == 0xE0 && at(1) < 0xA0) || (lead == 0xED && at(1) >= 0xA0) ||
+                     (lead == 0xF0 && at(1) < 0x90) || (lead == 0xF4 && at(1) >= 0x90);
+  return wrong ? 0 : bytes;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t bytes = bytes_of_character(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    const bool c1 = bytes == 2 && first == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0;
+    const bool c0 = first == 0x7F || (first < 0x20 && first != '\n' && first != '\t');
+    shown += bytes == 0 || c0 || c1 ? "\uFFFD" : text.substr(0, bytes);
+    text.remove_prefix(std::max<size_t>(bytes, 1));
   }
-  return text;
+  return shown;
 }
 
 std::string to_hex(uint64_t value) {

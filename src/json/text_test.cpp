@@ -22,5 +22,20 @@ TEST(Text, WrapsBetweenWords) {
   EXPECT_EQ(wrapped("", 5), "");
 }
 
+TEST(Text, PrintableHoldsNothingThatATerminalObeysOrCannotRead) {
+  EXPECT_EQ(printable("a\tb\nç€😀"), "a\tb\nç€😀");
+  EXPECT_EQ(printable("\x1b[31m\x7f\x00"), "\uFFFD[31m\uFFFD");
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "1m\xC2\xA0"),
+            "\uFFFD1m\xC2\xA0");  // CSI in one character
+  for (const char* bad : {"\xFF", "\x80", "\xC0", "\xC3", "\xF5"})
+    EXPECT_EQ(printable(bad), "\uFFFD");
+  EXPECT_EQ(printable("\xC3z"), "\uFFFDz");
+  // A slash in two bytes, half of a surrogate pair, beyond U+10FFFF, cut.
+  for (const char* bad : {"\xE0\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF0\x9F\x98"})
+    EXPECT_EQ(printable(bad).find_first_not_of("\uFFFD"), std::string::npos) << printable(bad);
+  EXPECT_EQ(printable(std::string(1 << 20, '\1')).size(), 3u << 20);
+}
+
 }  // namespace
 }  // namespace longnet
