@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import time
 import unittest
@@ -61,6 +62,20 @@ class Usage(Case):
             self.assertIn(text, said)
             self.assertRegex(said, r"^error: [^\n]*\n  hint: [^\n]*\n$")
         self.assertRegex(self.expect(2, "--bogus").stderr, r"^error: [^\n]*\n  hint: lnbench --help ")
+
+    def test_a_checkout_that_was_moved_after_its_build_finds_its_files(self):
+        moved = self.path / "moved/build/release/bin/lnbench"
+        moved.parent.mkdir(parents=True)
+        shutil.copy(LNBENCH, moved)
+        shutil.copytree(ROOT / "configs", self.path / "moved/configs")
+        command = [moved, "simulate", "quick-cluster", "--filter", "seq_len==256K && ranks==64", "-o", self.path / "of-moved"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.path, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(str(self.path / "moved"), (self.path / "of-moved/run.json").read_text())
+        shutil.rmtree(self.path / "moved/configs")
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.path, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, "^error: .*\n  hint: ")
 
     def test_control_characters_of_a_file_s_name_are_not_printed(self):
         config = self.path / "a\x1b[31mred\x9b.json"

@@ -16,12 +16,13 @@ test_packages=(chromium fonts-dejavu-core libsimgrid-dev g++-aarch64-linux-gnu)
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
-# no_options MOST ARGUMENT...: fails on an option, and on more than MOST arguments.
+usage_error() { printf 'error: %s\n' "$*" >&2; exit 2; }
+# no_options MOST ARGUMENT...: a usage error on an option, and on more than MOST arguments.
 no_options() {
   local most=$1 argument
   shift
-  for argument in "$@"; do [[ $argument != -* ]] || fail "unknown option '$argument': see $0 --help"; done
-  [ $# -le "$most" ] || fail "$most arguments at most, not $#: see $0 --help"
+  for argument in "$@"; do [[ $argument != -* ]] || usage_error "unknown option '$argument': see $0 --help"; done
+  [ $# -le "$most" ] || usage_error "$most arguments at most, not $#: see $0 --help"
 }
 
 # Debian packages that are missing; apt runs only when there are any.

@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parts=("$@")
 [ $# -eq 0 ] && parts=(lint release asan tsan)
 for part in "${parts[@]}"; do
-  [[ $part =~ ^(lint|release|asan|tsan)$ ]] || fail "unknown part '$part': use lint, release, asan or tsan"
+  [[ $part =~ ^(lint|release|asan|tsan)$ ]] || usage_error "unknown part '$part': use lint, release, asan or tsan"
 done
 
 install_packages "${build_packages[@]}" "${test_packages[@]}"
