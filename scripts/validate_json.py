@@ -124,7 +124,9 @@ def problems_in(validator, value):
 
 def check_lines(path, validators):
     kind = "timeline_line" if path.name == "timelines.jsonl" else "point"
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        if not line:
+            continue
         try:
             value = parse(line)
         except ValueError as error:

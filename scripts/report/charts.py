@@ -212,7 +212,8 @@ def naming_its_pass(meta: dict[str, Any], drawing: Drawing) -> Drawing:
 def panel_axes(split: list[str], series: list[Row], several_runs: bool) -> list[str]:
     """Axes of which each value gets a panel: always those of APART, and runs that are compared; ranks where one picture would
     hold too many lines (a line over ranks has no dash that could tell its length: the other axes always split)."""
-    axes = [a for a in split if a in APART] + (["run"] if several_runs else [a for a in split if a not in APART])
+    others = [a for a in split if a not in APART]
+    axes = [a for a in split if a in APART] + ([a for a in others if a == "ranks"] + ["run"] if several_runs else others)
     axes = [a for a in axes if len({row[a] for row in series if row.get(a) is not None}) > 1]
     lines = {(row["series"], row["source"], row["run"], *(row.get(a) for a in axes)) for row in series}
     return [a for a in axes if a != "ranks" or len(lines) > MAX_LINES]
@@ -231,7 +232,10 @@ def in_panels(meta: dict[str, Any], drawing: Drawing, several_runs: bool) -> Dra
         return " · ".join(SPLITS[a][1](value) for a, value in zip(axes, values))
 
     places = sorted({tuple(row[a] for a in axes) for row in series if all(row.get(a) is not None for a in axes)})
-    kept = spread(places, MAX_PANELS if len(axes) == 1 else MAX_PANELS_OF_TWO)
+    limit = MAX_PANELS if len(axes) == 1 else MAX_PANELS_OF_TWO
+    runs = len({place[-1] for place in places}) if axes[-1] == "run" else 1
+    held = spread([place[: -1 if runs > 1 else None] for place in places], max(1, limit // runs))  # each of them of every run
+    kept = [place for place in places if place[: -1 if runs > 1 else None] in held]
     left = "" if kept == places else f"Panels: {', '.join(map(name, kept))}; the others are in the table."
     rows = [
         row | {"panel": name(values)}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .markup import escape, scroll_table
+from .markup import escape
 from .model import Point, load_json
 from .rows import Context
 from .shape import check_with, compiled
+from .tables import Column, filled_table
 from .units import MISSING, duration_label, number, plural, significant, token_label
 
 PRINTED = 24  # rows on paper, those that differ first
@@ -40,38 +42,49 @@ def load_comparison(path: Path) -> dict[str, Any]:
     return data
 
 
-def compare_row(ctx: Context, compared: dict[str, Any], named: dict[str, Point]) -> str:
-    point = named.get(str(compared["id"]))
-    base, now, ratio = (number(compared.get(key)) for key in ("base_s", "new_s", "ratio"))
-    cells = (
-        ctx.index.label(point).replace(f" · run {point.run + 1}", "") if point else str(compared["id"]),
-        token_label(point.seq_len) if point else MISSING,
-        str(point.ranks) if point else MISSING,
-        duration_label(base, 4),
-        duration_label(now, 4),
-        MISSING if ratio is None else f"{significant(ratio)}×",
-        str(compared.get("note") or ""),
-    )
-    verdict = str(compared["verdict"])
-    css = {"slower": "contradicted", "faster": "supported"}.get(verdict, "")
-    return (
-        f'<tr data-verdict="{escape(verdict)}"><td><span class="badge {css}">{escape(verdict)}</span></td>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        + "</tr>"
-    )
+@dataclass(frozen=True)
+class Compared:
+    verdict: dict[str, Any]
+    series: str
+    point: Point | None
+
+    def num(self, key: str) -> float | int | None:
+        return number(self.verdict.get(key))
+
+
+COLUMNS = (
+    Column("verdict", "verdict", "", lambda c: c.verdict["verdict"], css="compared"),
+    Column("series", "series", "", lambda c: c.series),
+    Column("seq_len", "tokens", "", lambda c: c.point and c.point.seq_len, lambda c: token_label(c.point.seq_len) if c.point else MISSING),
+    Column("ranks", "ranks", "", lambda c: c.point and c.point.ranks),
+    Column("base_s", "run 1", "", lambda c: c.num("base_s"), lambda c: duration_label(c.num("base_s"), 4)),
+    Column("new_s", "run 2", "", lambda c: c.num("new_s"), lambda c: duration_label(c.num("new_s"), 4)),
+    Column("ratio", "run 2 ÷ run 1", "", lambda c: c.num("ratio"), lambda c: MISSING if c.num("ratio") is None else f"{significant(c.num('ratio'))}×"),
+    Column("note", "note", "", lambda c: str(c.verdict.get("note") or ""), css="long"),
+)
+
+
+def compared_points(ctx: Context, comparison: dict[str, Any]) -> list[Compared]:
+    """Those that differ first."""
+    named = {p.text("id"): p for p in reversed(ctx.every)}
+    points = sorted(comparison["points"], key=lambda p: ORDER.index(p["verdict"]) if p["verdict"] in ORDER else len(ORDER))
+
+    def series_of(verdict: dict[str, Any]) -> str:
+        point = named.get(str(verdict["id"]))
+        return ctx.index.label(point).replace(f" · run {point.run + 1}", "") if point else str(verdict["id"])
+
+    return [Compared(verdict, series_of(verdict), named.get(str(verdict["id"]))) for verdict in points]
 
 
 def compare_section(ctx: Context, comparison: dict[str, Any]) -> str:
-    points = sorted(comparison["points"], key=lambda p: ORDER.index(p["verdict"]) if p["verdict"] in ORDER else len(ORDER))
-    counts = Counter(p["verdict"] for p in points)
-    named = {p.text("id"): p for p in reversed(ctx.every)}
+    points = compared_points(ctx, comparison)
+    counts = Counter(c.verdict["verdict"] for c in points)
     said = ", ".join(f"<strong>{counts[word]}</strong> {word}" for word in ORDER if counts[word]) or "no point in both"
     threshold = significant(100 * (number(comparison["threshold"]) or 0))
     differs = "".join(
         f"<li>{escape(d.get('what'))}: {escape(d.get('base'))} → {escape(d.get('now'))}</li>" for d in comparison["environment"]
     )
-    heads = ("verdict", "series", "tokens", "ranks", "run 1", "run 2", "run 2 ÷ run 1", "note")
-    table = scroll_table("medians of both runs", heads, [compare_row(ctx, p, named) for p in points], PRINTED)
+    table = filled_table("compared", f"Compared: {plural(len(points), 'point')}", "medians of both runs", points, COLUMNS, PRINTED)
     return (
         f'<section id="answer"><div class="said"><p>From run 1 to run 2, of {plural(len(points), "point")}: {said}. Verdict: <strong>{escape(comparison["summary"])}</strong>.</p></div>'
         f"<p>Slower or faster is a ratio of medians beyond {threshold} % that the Mann-Whitney test with Holm's correction confirms; "

@@ -19,7 +19,8 @@ from report.answer import claims_strip, sentences
 from report.charts import MAX_FIGURES, MAX_LINES, build_figures
 from report.claims import judge
 from report.claims_fixture import equal_work
-from report.compare import compare_section, load_comparison
+from report.compare import COLUMNS as COMPARED
+from report.compare import compare_section, compared_points, load_comparison
 from report.evidence import MEANING
 from report.model import ResultError
 from report.opponents_test import figure, rows_of
@@ -39,6 +40,7 @@ from report.synthetic_fixture import (
     refused,
     timeline,
 )
+from report.tables import table_data
 from report.units import bytes_label, duration_label, listed, number_label, percent_label, spoken_duration
 
 
@@ -388,10 +390,12 @@ class Design(unittest.TestCase):
             path = Path(folder) / "comparison.json"
             data = {"threshold": 0.05, "summary": "REGRESSION", "environment": [], "points": points}
             path.write_text(json.dumps(data))
-            page = compare_section(ctx, load_comparison(path))
-            self.assertLess(page.index('data-verdict="slower"'), page.index('data-verdict="same"'))
-            for text in ("<strong>1</strong> slower", "REGRESSION", "beyond 5 %", "1.5×", "&lt;b&gt;", "16K"):
+            loaded = load_comparison(path)
+            page = compare_section(ctx, loaded)
+            for text in ("<strong>1</strong> slower", "REGRESSION", "beyond 5 %"):
                 self.assertIn(text, page)
+            shown = [c["shown"] for c in json.loads(table_data(compared_points(ctx, loaded), COMPARED))]
+            self.assertEqual(list(zip(*shown)), [(v, "dilated", n, "2", "1 s", "1.5 s", "1.5×", "<b>") for v, n in (("slower", "16K"), ("same", "8K"))])
             for wrong in ("{", "[]", '{"points": [{"verdict": 3}]}', json.dumps({"points": []})):
                 path.write_text(wrong)
                 with self.assertRaises(ResultError):

@@ -305,9 +305,11 @@ def read_points(records: list[dict[str, Any]], run: int, notes: list[str]) -> li
 
 
 def read_lines(path: Path, part: str, notes: list[str]) -> list[dict[str, Any]]:
-    """Lines that are whole, each as `part` of the schema of results; those of older runs have no seal."""
+    """Lines that are whole, each as `part` of the schema of results. Older runs sealed no line, others every one."""
     records: list[dict[str, Any]] = []
-    for line_number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")  # splitlines() also cuts at U+2028, which JSON may hold
+    sealed = any(map(seal_holds, lines))
+    for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -316,7 +318,7 @@ def read_lines(path: Path, part: str, notes: list[str]) -> list[dict[str, Any]]:
             notes.append(f"Line {line_number} of {path.name} is torn and was left out.")
             continue
         check(record, f"{path}:{line_number}", "result", part)
-        if "sha256" in record and not seal_holds(line):
+        if (sealed or "sha256" in record) and not seal_holds(line):
             raise ResultError(f"{path}:{line_number}: the line was changed after it was written\n  hint: delete that line, and --resume measures the point again")
         records.append(record)
     return records

@@ -104,16 +104,16 @@
     const table = section.querySelector("table");
     const groups = section.querySelector(".groups");
     const printed = Number(section.dataset.printed);
-    let data, shown, sorting = { column: -1, direction: 1 }, all = false;
+    let columns, places, shown, sorting = { column: -1, direction: 1 }, all = false;
 
     function visible(column) {
-      const box = groups.querySelector(`[value="${column.group}"]`);
+      const box = groups?.querySelector(`[value="${column.group}"]`);
       return !box || box.checked;
     }
 
     function head() {
       const row = table.tHead.insertRow();
-      data.columns.forEach((column, place) => {
+      columns.forEach((column, place) => {
         const cell = document.createElement("th");
         cell.scope = "col";
         cell.className = column.number ? "number" : "";
@@ -131,11 +131,11 @@
       const rows = shown.slice(0, all ? undefined : PAGE).map((place, order) => {
         const row = document.createElement("tr");
         row.className = order < printed ? "" : "unprinted";
-        data.columns.forEach((column, c) => {
+        columns.forEach((column, c) => {
           const cell = document.createElement(c === 0 ? "th" : "td");
           if (c === 0) cell.scope = "row";
-          const exact = data.exact[place][c];
-          cell.textContent = data.shown[place][c];
+          const exact = column.exact[place];
+          cell.textContent = column.shown[place];
           cell.dataset.value = exact ?? "";
           if (column.number) Object.assign(cell, { className: "number", title: exact ?? "" });
           if (column.css) cell.className = `${column.css} ${exact}`;
@@ -144,7 +144,7 @@
         return row;
       });
       table.tBodies[0].replaceChildren(...rows);
-      [...table.rows].forEach((row) => data.columns.forEach((column, c) => { row.cells[c].hidden = !visible(column); }));
+      [...table.rows].forEach((row) => columns.forEach((column, c) => { row.cells[c].hidden = !visible(column); }));
       const rest = section.querySelector(".rest");
       rest.hidden = all || shown.length <= PAGE;
       rest.textContent = `Show all ${shown.length} rows`;
@@ -168,7 +168,7 @@
       if (sorting.column < 0) return;
       const empty = (key) => key === null || key === "";
       shown.sort((i, j) => {
-        const [a, b] = [data.exact[i][sorting.column], data.exact[j][sorting.column]];
+        const [a, b] = [i, j].map((place) => columns[sorting.column].exact[place]);
         if (empty(a) || empty(b)) return (empty(a) ? 1 : 0) - (empty(b) ? 1 : 0) || i - j;
         const way = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en");
         return way * sorting.direction || i - j;
@@ -176,32 +176,44 @@
     }
 
     async function fill() {
-      data = JSON.parse(await unpack(`points-${section.dataset.source}`));
-      shown = data.shown.map((_, place) => place);
+      columns = JSON.parse(await unpack(`points-${section.dataset.source}`));
+      places = columns[0].exact.map((_, place) => place);
+      shown = [...places];
       head();
       body();
     }
 
     function filter(words) {
-      shown = data.shown.map((_, place) => place).filter((place) => {
-        const cells = [...data.shown[place], section.dataset.source].map((text) => text.toLowerCase());
+      shown = places.filter((place) => {
+        const cells = [...columns.map((column) => column.shown[place]), section.dataset.source].map((text) => text.toLowerCase());
         return words.every((word) => cells.some((text) => text.includes(word)));
       });
       order();
       body();
-      return [shown.length, data.shown.length];
+      return [shown.length, places.length];
     }
 
-    groups.addEventListener("change", body);
+    // Text that a spreadsheet would run as a formula gets a quote in front.
+    function csvCell(value) {
+      const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
+      return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    }
+
+    function csv() {
+      const rows = places.map((place) => [section.dataset.source, ...columns.map((column) => column.exact[place])]);
+      return [["source", ...columns.map((column) => column.key)], ...rows].map((row) => `${row.map(csvCell).join(",")}\r\n`).join("");
+    }
+
+    groups?.addEventListener("change", body);
     section.querySelector(".rest").addEventListener("click", () => { all = true; body(); });
     section.querySelector(".csv").addEventListener("click", () => {
       const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([data.csv], { type: "text/csv" }));
+      link.href = URL.createObjectURL(new Blob([csv()], { type: "text/csv" }));
       link.download = `points-${section.dataset.source}.csv`;
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);
     });
-    return { fill, filter, csv: () => data.csv };
+    return { fill, filter, csv };
   }
 
   state.tables = [...document.querySelectorAll("section.points")].map(makeTable);

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import csv
 import gzip
 import io
 import json
@@ -19,6 +18,7 @@ import tempfile
 import unittest
 import unittest.mock
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -31,7 +31,7 @@ from report.claims import judge
 from report.design_test import Design  # noqa: F401  (runs it too)
 from report.figures_test import Figures  # noqa: F401  (runs it too)
 from report.markup import escape, script_json
-from report.model import load_run
+from report.model import Point, load_run
 from report.models_test import Models  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
@@ -51,7 +51,7 @@ from report.synthetic_fixture import (
     write_interrupted,
     write_result,
 )
-from report.tables import columns_of, csv_text, safe_cell
+from report.tables import columns_of, table_data
 from report.training_fixture import sealed, write_training
 from report.training_test import TrainingReport  # noqa: F401  (runs it too)
 
@@ -60,6 +60,11 @@ def unpacked(page: str, name: str) -> str:
     """The data that the page's program reads from one of its blocks."""
     data = page.split(f'id="{name}">')[1].split("<")[0]
     return gzip.decompress(base64.b64decode(data)).decode()
+
+
+def exact_rows(points: list[Point]) -> list[dict[str, Any]]:
+    columns = json.loads(table_data(points, columns_of(points, False)))
+    return [{c["key"]: c["exact"][place] for c in columns} for place in range(len(points))]
 
 
 class Results(unittest.TestCase):
@@ -84,11 +89,28 @@ class Results(unittest.TestCase):
         whole = [sealed(json.loads(line)) for line in lines.read_text().splitlines()]
         lines.write_text("\n".join(whole))
         self.assertEqual(len(load_run(directory, 0).points), 3)
-        for edited in (whole[1].replace('"ok"', '"oom"', 1), json.dumps(json.loads(whole[1]))):
+        unsealed = {k: v for k, v in json.loads(whole[1]).items() if k != "sha256"}
+        for edited in (whole[1].replace('"ok"', '"oom"', 1), json.dumps(json.loads(whole[1])), json.dumps(unsealed)):
             self.assertNotEqual(edited, whole[1])
             lines.write_text("\n".join([whole[0], edited, whole[2]]))
             with self.assertRaisesRegex(ResultError, "points.jsonl:2: the line was changed"):
                 load_run(directory, 0)
+
+    def test_bytes_that_are_no_text_are_refused_with_the_file(self) -> None:
+        directory = write_result(self.folder / "run", full_sweep()[:3])
+        file = directory / "result.json"
+        file.write_bytes(file.read_bytes().replace(b'"algorithm"', b'"algorithm\xff"', 1))
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(make_report.main([str(directory)]), 2)
+        self.assertIn(f"{file}: not valid JSON", said.getvalue())
+
+    def test_a_line_ends_where_json_lines_do(self) -> None:
+        directory = write_interrupted(self.folder / "run", full_sweep()[:3], torn=False)
+        lines = directory / "points.jsonl"
+        record = json.loads(lines.read_text().split("\n")[0]) | {"reason": "a\u2028b\x85c"}
+        lines.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
+        (found,) = load_run(directory, 0).points
+        self.assertEqual(found.text("reason"), record["reason"])
 
     def test_missing_and_odd_fields(self) -> None:
         odd = [
@@ -276,21 +298,15 @@ class Results(unittest.TestCase):
                 self.assertEqual(make_report.main([str(other)]), 2, name)
             self.assertIn(f"{name}: it is no regular file", said.getvalue())
 
-    def test_csv_has_all_rows_and_exact_numbers(self) -> None:
+    def test_the_table_has_all_rows_and_exact_numbers(self) -> None:
         ctx = context(full_sweep())
         measured = [p for p in ctx.points if p.source == "measured"]
-        table = list(csv.DictReader(io.StringIO(csv_text(measured, columns_of(measured, False)))))
+        table = exact_rows(measured)
         self.assertEqual(len(table), len(measured))
-        self.assertEqual(
-            [float(r["median_s"]) for r in table if r["median_s"]], [p.median_s for p in measured if p.median_s]
-        )
+        self.assertEqual([r["median_s"] for r in table if r["median_s"]], [p.median_s for p in measured if p.median_s])
         page = self.page(write_result(self.folder / "run", full_sweep()))
         data = [json.loads(unpacked(page, f"points-{source}")) for source in sources_of(ctx.points)]
-        self.assertEqual(sum(len(list(csv.reader(io.StringIO(d["csv"])))) - 1 for d in data), len(ctx.points))
-        self.assertEqual(sum(len(d["shown"]) for d in data), len(ctx.points))
-
-    def test_csv_cells_are_no_formulas(self) -> None:
-        self.assertEqual([safe_cell(v) for v in ("=1+1", "@x", "a=b", -3.0)], ["'=1+1", "'@x", "a=b", -3.0])
+        self.assertEqual(sum(len(columns[0]["shown"]) for columns in data), len(ctx.points))
 
     def test_several_runs_stay_apart(self) -> None:
         directories = [
@@ -333,14 +349,14 @@ class Results(unittest.TestCase):
     def test_table_names_balance_degrees_and_summary_tokens(self) -> None:
         records = [opponent(64 * K, 2, **p) for p in OPPONENTS]
         ctx = context(records)
-        table = list(csv.DictReader(io.StringIO(csv_text(ctx.points, columns_of(ctx.points, False)))))
+        table = exact_rows(ctx.points)
         by_name = {(r["algorithm"], r["layout"]): r for r in table}
-        self.assertEqual(by_name["usp", "zigzag"]["ulysses_degree"], "2")
-        self.assertEqual(by_name["ring", "zigzag"]["ulysses_degree"], "")
-        self.assertEqual(float(by_name["ring", "zigzag"]["balance"]), 0.999)
+        self.assertEqual(by_name["usp", "zigzag"]["ulysses_degree"], 2)
+        self.assertIsNone(by_name["ring", "zigzag"]["ulysses_degree"])
+        self.assertEqual(by_name["ring", "zigzag"]["balance"], 0.999)
         self.assertEqual(by_name["sparse", "contiguous"]["branches_w_r"], "256/1 256/1+8")
         ring = next(r for r in records if r["params"]["algorithm"] == "ring")
-        compute = float(by_name["ring", "contiguous"]["ablation_compute_only_s"])
+        compute = by_name["ring", "contiguous"]["ablation_compute_only_s"]
         self.assertEqual(compute, ring["ablations"]["compute_only_s"])
 
     def test_a_missing_browser_is_a_failure_where_it_is_required(self) -> None:

@@ -1,12 +1,11 @@
-"""The full table: its columns, one HTML table and one CSV per source, so that no column mixes sources."""
+"""Tables that the page's program fills, sorts, filters and saves as CSV: their columns, one table of points per source, so
+that no column mixes sources."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +38,17 @@ class Column:
     key: str  # header of the CSV, with the unit
     title: str  # header on the page
     group: str  # "": always shown; else with the others of its group
-    exact: Callable[[Point], Cell]
-    shown: Callable[[Point], str] | None = None  # None: the exact value as text
+    exact: Callable[[Any], Cell]  # of a point, or of what else the table has rows of
+    shown: Callable[[Any], str] | None = None  # None: the exact value as text
+    css: str = ""  # class of its cells
 
 
 def number_column(group: str, key: str, title: str, path: str, label: Callable[[float | None], str]) -> Column:
     return Column(key, title, group, lambda p: p.num(path), lambda p: label(p.num(path)))
 
 
-def text_column(group: str, key: str, title: str, path: str) -> Column:
-    return Column(key, title, group, lambda p: p.text(path))
+def text_column(group: str, key: str, title: str, path: str, css: str = "") -> Column:
+    return Column(key, title, group, lambda p: p.text(path), css=css)
 
 
 def branches_text(point: Point) -> str:
@@ -83,7 +83,7 @@ def count(value: float | None) -> str:
 
 COLUMNS: tuple[Column, ...] = (
     text_column("", "id", "id", "id"),
-    text_column("", "status", "status", "status"),
+    text_column("", "status", "status", "status", "status"),
     text_column("", "algorithm", "algorithm", "params.algorithm"),
     Column("seq_len", "tokens", "", lambda p: p.seq_len, lambda p: token_label(p.seq_len)),
     Column("ranks", "ranks", "", lambda p: p.ranks, lambda p: str(p.ranks)),
@@ -142,7 +142,7 @@ COLUMNS: tuple[Column, ...] = (
     text_column("check", "input_digest", "digest of inputs", "content.input_digest"),
     text_column("check", "output_digest", "digest of output", "content.output_digest"),
     Column("branches_w_r", "branches w/r", "parameters", branches_text, branches_shown),
-    text_column("parameters", "reason", "reason", "reason"),
+    text_column("parameters", "reason", "reason", "reason", "long"),
 )
 
 
@@ -167,58 +167,39 @@ def columns_of(points: list[Point], several_runs: bool) -> list[Column]:
     return used[:1] + ([Column("run", "run", "", lambda p: p.run + 1)] if several_runs else []) + used[1:]
 
 
-def safe_cell(value: Cell) -> Cell:
-    """Text that a spreadsheet would run as a formula gets a quote in front."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-
-
-def csv_text(points: list[Point], columns: list[Column]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(["source", *(c.key for c in columns)])
-    for point in points:
-        cells = (c.exact(point) for c in columns)
-        writer.writerow([safe_cell(point.source), *("" if v is None else safe_cell(v) for v in cells)])
-    return out.getvalue()
-
-
-def shown_cell(column: Column, point: Point) -> str:
+def shown_cell(column: Column, row: Any) -> str:
     if column.shown:
-        return column.shown(point)
-    value = column.exact(point)
+        return column.shown(row)
+    value = column.exact(row)
     return MISSING if value in (None, "") else str(value)
 
 
-def table_data(points: list[Point], columns: list[Column]) -> str:
-    """The data that the page's program fills a table from."""
-    exact = [[c.exact(p) for c in columns] for p in points]
-    heads = [
-        {
-            "title": c.title,
-            "group": c.group,
-            "number": not any(isinstance(row[i], str) for row in exact),
-            "css": {"status": "status", "reason": "long"}.get(c.key, ""),
-        }
-        for i, c in enumerate(columns)
+def table_data(rows: Sequence[Any], columns: Sequence[Column]) -> str:
+    """The data that the page's program fills a table from, column by column, which packs well."""
+    found: list[dict[str, Any]] = [
+        {"key": c.key, "title": c.title, "group": c.group, "css": c.css, "exact": [c.exact(row) for row in rows], "shown": [shown_cell(c, row) for row in rows]}
+        for c in columns
     ]
-    shown = [[shown_cell(c, p) for c in columns] for p in points]
-    return json.dumps({"columns": heads, "exact": exact, "shown": shown, "csv": csv_text(points, columns)})
+    return json.dumps([column | {"number": not any(isinstance(value, str) for value in column["exact"])} for column in found])
 
 
-def source_table(points: list[Point], source: str, several_runs: bool) -> str:
-    columns = columns_of(points, several_runs)
+def filled_table(name: str, title: str, label: str, rows: Sequence[Any], columns: Sequence[Column], printed: int) -> str:
+    """A table that the page's program fills; a filter finds the words of `name` in each of its rows."""
     groups = "".join(
         f'<label><input type="checkbox" value="{attribute(g)}"> {escape(g)}</label>' for g in dict.fromkeys(c.group for c in columns) if g
     )
-    label = attribute(f"{source} points")
+    more = f'<fieldset class="groups"><legend>more columns</legend>{groups}</fieldset>' if groups else ""
     return (
-        f'<section class="points" data-source="{attribute(source)}" data-printed="{PRINTED_POINTS}">'
-        f'<div class="bar"><h3>{escape(source.capitalize())}: {plural(len(points), "point")}</h3>'
-        f'<button type="button" class="button csv">CSV of {plural(len(points), "row")}, all columns</button></div>'
-        f'<fieldset class="groups"><legend>more columns</legend>{groups}</fieldset>'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="sortable"><caption>{label}</caption><thead></thead><tbody></tbody></table></div>'
-        f'<p class="on-paper" hidden></p><button type="button" class="button rest" hidden></button></section>{packed(f"points-{source}", table_data(points, columns))}'
+        f'<section class="points" data-source="{attribute(name)}" data-printed="{printed}"><div class="bar"><h3>{escape(title)}</h3>'
+        f'<button type="button" class="button csv">CSV of {plural(len(rows), "row")}, all columns</button></div>{more}'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{attribute(label)}"><table class="sortable"><caption>{escape(label)}</caption><thead></thead><tbody></tbody></table></div>'
+        f'<p class="on-paper" hidden></p><button type="button" class="button rest" hidden></button></section>{packed(f"points-{name}", table_data(rows, columns))}'
     )
+
+
+def source_table(points: list[Point], source: str, several_runs: bool) -> str:
+    title = f"{source.capitalize()}: {plural(len(points), 'point')}"
+    return filled_table(source, title, f"{source} points", points, columns_of(points, several_runs), PRINTED_POINTS)
 
 
 def full_table(ctx: Context) -> str:
