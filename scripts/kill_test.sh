@@ -147,6 +147,22 @@ for i in $(seq $some); do # cut at any byte: the line that was hit is measured a
 done
 row "a journal cut at a random byte" "$some"
 
+for i in $(seq $some); do # killed in the middle of a walk, whose last line is then torn
+  folder=$work/torn-$i
+  start walk "$folder" >/dev/null 2>&1 </dev/null &
+  pid=$!
+  for _ in $(seq 3000); do [ "$(cat "$folder"/shards-*.jsonl 2>/dev/null | wc -l)" -ge 4 ] && break; sleep 0.01; done
+  kill -9 $pid 2>/dev/null
+  wait $pid 2>/dev/null
+  journal=$(find "$folder" -name 'shards-*.jsonl' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d ' ' -f 2)
+  size=$(stat -c %s "$journal") last=$(tail -n 1 "$journal" | wc -c)
+  truncate -s $((size - 1 - RANDOM % last)) "$journal"
+  rm -f "$folder/result.json"
+  whole "$folder" >"$work/before"
+  finish walk "$folder"
+done
+row "the last line of a walk's journal torn" "$some"
+
 if [ "$kills" -ge 10 ] && command -v "$mpirun" >/dev/null; then # takes 40 s
   folder=$work/stopped
   start mpi "$folder" >/dev/null 2>"$work/err" </dev/null &

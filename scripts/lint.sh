@@ -10,7 +10,7 @@ parts=("$@")
 [ $# -eq 0 ] && parts=(format ruff shellcheck hadolint tidy)
 for part in "${parts[@]}"; do
   [[ $part =~ ^(format|ruff|shellcheck|hadolint|tidy)$ ]] ||
-    fail "unknown part '$part': use format, ruff, shellcheck, hadolint or tidy"
+    usage_error "unknown part '$part': use format, ruff, shellcheck, hadolint or tidy"
 done
 
 lint_format() {

@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
     --quick) quick=(--quick)
       one_host_filter='dtype==fp32 && causal==false && (seq_len<=1536 || algorithm==dilated && seq_len==8K)'
       hosts_filter="$one_host_filter" models_filter='seq_len<=4K && head_dim==32 && pass==step' ;;
-    *) fail "unknown option '$1': use -o DIR, --quick, --parts" ;;
+    *) usage_error "unknown option '$1': use -o DIR, --quick, --parts" ;;
   esac
   shift
 done

@@ -182,11 +182,17 @@ class Scripts(unittest.TestCase):
         self.assertGreaterEqual(len(found), 8)
         for script in found:
             comment = script.read_text(encoding="utf-8").split("\n")[1].removeprefix("# ")
-            for option, code, said in (("--help", 0, comment), ("--no-such-option", 1, "--no-such-option")):
-                if (script.name, code) != ("mutants.sh", 1):  # prepares an environment first
+            for option, code, said in (("--help", 0, comment), ("--no-such-option", 2, "--no-such-option")):
+                if (script.name, code) != ("mutants.sh", 2):  # prepares an environment first
                     done = subprocess.run([script, option], capture_output=True, text=True, timeout=30, check=False)
                     self.assertEqual(done.returncode, code, script)
                     self.assertIn(said, done.stdout + done.stderr)
+
+    def test_an_unknown_part_is_refused_before_anything_is_installed(self) -> None:
+        for parts in (["nonsense"], ["release", "nonsense"]):
+            done = subprocess.run([ROOT / "scripts/test.sh", *parts], capture_output=True, text=True, timeout=30, check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertEqual(done.stderr, "error: unknown part 'nonsense': use lint, release, asan or tsan\n")
 
     def test_a_checkout_that_moved_is_told_which_folder_to_remove(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -27,8 +27,8 @@ Enum parse_enum(std::string_view name) {
     if (to_string(value) == name) return value;
   throw UsageError("unknown name '", name, "': ", name_hint(name, enum_names<Enum>()));
 }
-// Control characters, which a terminal would obey, and bytes that are no UTF-8 become U+FFFD; newline
-// and tab stay.
+// Control characters, which a terminal would obey, and bytes that are no UTF-8 become U+FFFD;
+// newline and tab stay.
 std::string printable(std::string_view text);
 
 // 16 hex digits, and back (0 when it is no hex number).
