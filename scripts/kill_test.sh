@@ -172,7 +172,7 @@ if [ "$kills" -ge 10 ] && command -v "$mpirun" >/dev/null; then # takes 40 s
   stopped=$SECONDS
   wait $pid
   code=$? took=$((SECONDS - stopped))
-  if [ $code -ne 3 ] || [ $took -gt 45 ] || ! grep -q 'rank 1 gave no sign of life' "$work/err"; then
+  if [ $code -ne 3 ] || [ $took -gt 45 ] || ! grep -qE 'rank 1 (gave no sign of life|has not come so far)' "$work/err"; then
     { echo "a stopped rank: exit $code after $took s"; tail -3 "$work/err"; } >&2
     failures=$((failures + 1))
   fi
