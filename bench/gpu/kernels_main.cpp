@@ -42,7 +42,6 @@ constexpr const char* kUsage =
 Inputs are several times the L2 cache. The goals that were reached end the output. Exit codes: 0 all
 ran, 1 a point failed, 2 usage, 3 no GPU.
 )";
-
 struct Model {
   int64_t heads, head_dim;
 };
