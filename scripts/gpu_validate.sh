@@ -281,7 +281,7 @@ if [ "$compute_capability" = 9.0 ]; then
     # One launch, dense, 2048 rows of head_dim 64, with all of the profiler's counters.
     [ -n "${share[profile]:-}" ] && stage profile ncu --clock-control none --set full --import-source no --page details \
       -k regex:attend_group --launch-skip 2 -c 1 -f -o "$out/profile" \
-      $bin/gpu_kernels_benchmark --sm90a --quick --rows 2048 --shape 192x128-4t --seconds 1
+      $bin/gpu_kernels_benchmark --sm90a --quick --rows 2048 --shape 192x128-4 --seconds 1
     stage programs_sm90a $bin/gpu_check --only programs_sm90a --json "$out/programs_sm90a.json"
     if passed check_sm90a && passed kernels_sm90a && passed programs_sm90a; then
       faster=$(sed -n 's/^# fastest own kernel[^:]*: //p' "$out/kernels_sm90a.log")

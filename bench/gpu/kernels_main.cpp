@@ -17,8 +17,7 @@ namespace {
 constexpr const char* kUsage =
     R"(gpu_kernels_benchmark: attention kernels on one GPU, beside a ceiling model and cuDNN.
 
-  gpu_kernels_benchmark [--json FILE] [--seconds 120] [--quick] [--sm90a] [--rows N] [--shape NAME]
-                        [--tokens N]
+  gpu_kernels_benchmark [OPTIONS]
 
   rows      Inputs with their digest, digests, NaN, summaries: a walk beside attends. GB/s.
   sweep     head_dim x rows per segment x mask x kernel (every compiled tile shape of cuda), dense
@@ -31,7 +30,7 @@ constexpr const char* kUsage =
   gemm      Products of a layer and of its gradients by cuBLASLt, for a quarter of the tokens.
   merge     A dilated branch folded into the output by the kernel, or by a launch of its own.
 
-  --seconds  What the program may take; what it leaves out is counted.
+  --seconds  What the program may take (120); what it leaves out is counted.
   --quick    The main points of each section.
   --sm90a    Only cuda_sm90a (every compiled tile shape) beside the default of cuda and cuDNN.
   --tokens   Tokens of the tensors at r = 1 (131072); longer segments are left out.
@@ -70,8 +69,8 @@ class Benchmark {
     if (!sm90a_) {
       for (const Model& model : kModels) backward(model);
       if (only_rows_ == 0 && !late()) failed_ += time_products(tokens_ / 4, quick_, points_);
-      for (const Model& model : kModels) merge(model);
     }
+    for (const Model& model : kModels) merge(model);
     judge();
     write();
     std::printf("# %zu points, %zu left out for lack of time, %zu failed\n", points_.size(),
@@ -97,6 +96,7 @@ class Benchmark {
     }
   };
 
+  std::string own_kernel() const { return sm90a_ ? "cuda_sm90a" : "cuda"; }
   bool late() {
     const bool out_of_time = steady_seconds() - begin_s_ > seconds_;
     left_out_ += out_of_time;
@@ -214,9 +214,7 @@ class Benchmark {
     for (const bool causal : {false, true})
       for (const int64_t rows : {2048, 16384, 8192, 4096, 1024, 512}) {
         if (late()) continue;
-        const bool variants = rows == 2048 || rows == 16384;
-        all_kernels({"sweep", "", model.head_dim, rows, 1, causal}, tensors.branch(rows, 1),
-                    variants);
+        all_kernels({"sweep", "", model.head_dim, rows, 1, causal}, tensors.branch(rows, 1), true);
       }
   }
 
@@ -288,7 +286,7 @@ class Benchmark {
     if (late()) return;
     MemoryLedger ledger;
     PackedTensors tensors(16 * kRows * kRate, model.heads, model.head_dim, ledger);
-    const auto kernel = make_cuda_kernel();
+    const auto kernel = sm90a_ ? make_sm90a_kernel() : make_cuda_kernel();
     {  // something to merge into
       const Stream stream;
       const auto dense =
@@ -296,7 +294,7 @@ class Benchmark {
       dense.launch(stream);
       stream.synchronize();
     }
-    Point p{"merge", "cuda fused", model.head_dim, kRows, kRate};
+    Point p{"merge", own_kernel() + " fused", model.head_dim, kRows, kRate};
     const auto strided = tensors.branch(kRows * kRate, kRate);
     measure(p, *kernel, strided, {.merge = true});
     const auto compact = tensors.compact_branch(kRows * kRate, kRate);
@@ -305,9 +303,9 @@ class Benchmark {
       for (int64_t i = 0; i < compact[g].size(); ++i)
         merges.push_back({compact[g].at(i).out, strided[g].at(i).out, compact[g].task.q.rows});
     const Prepared separate = prepare_merge(merges, MergeRule::kLse, model.head_dim, ledger);
-    p.kernel = "cuda + merge";
+    p.kernel = own_kernel() + " + merge";
     measure(p, *kernel, compact, {}, [&](const Stream& stream) { separate.launch(stream); });
-    p.kernel = "cuda alone";
+    p.kernel = own_kernel() + " alone";
     measure(p, *kernel, compact, {});
   }
 
@@ -353,10 +351,12 @@ class Benchmark {
           own_backward / rate("backward", "cudnn", d, 1), 0.9);
       say("cuda / cudnn, backward, cudnn in any order" + at,
           own_backward / rate("backward", "cudnn any order", d, 1), 0);
-      say("merge in the kernel / by a launch" + at,
-          rate("merge", "cuda fused", d, 4) / rate("merge", "cuda + merge", d, 4), 0);
-      say("rate of a merging attend / of a bare one" + at,
-          rate("merge", "cuda fused", d, 4) / rate("merge", "cuda alone", d, 4), 0.97);
+      const std::string own = own_kernel();
+      const double fused = rate("merge", own + " fused", d, 4);
+      say("merge in the kernel / by a launch, " + own + at,
+          fused / rate("merge", own + " + merge", d, 4), 0);
+      say("rate of a merging attend / of a bare one, " + own + at,
+          fused / rate("merge", own + " alone", d, 4), 0.97);
     }
   }
 

@@ -114,12 +114,12 @@ std::unique_ptr<DeviceKernel> make_emulated_kernel(bool merges) {
   return std::make_unique<EmulatedKernel>(merges);
 }
 
-std::vector<std::string> cuda_kernel_shapes(int64_t) { return {"emulated"}; }
+std::vector<std::string> cuda_kernel_shapes(int64_t, bool) { return {"emulated"}; }
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view) {
   return make_emulated_kernel(true);
 }
 std::string why_sm90a_absent() { return ""; }
-std::vector<std::string> sm90a_kernel_shapes(int64_t) { return {"emulated"}; }
+std::vector<std::string> sm90a_kernel_shapes(int64_t, bool) { return {"emulated"}; }
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
   return make_emulated_kernel(true);
 }

@@ -205,11 +205,11 @@ class GroupLists {
   void add_tiles(int32_t index) {
     const GroupTask& task = plan.tasks[size_t(index)];
     for (int i = int(ceil_div(task.rows, tiling_.rows)) - 1; i >= 0; --i) {
-      const int row = i * tiling_.rows;
+      const int row = i * tiling_.rows, last = std::min(row + tiling_.rows, task.rows) - 1;
       const auto [load, block] = least_.top();
       least_.pop();
       of_block_[size_t(block)].push_back({index, row});
-      least_.emplace(load + cost_of(task, row), block);
+      least_.emplace(load + cost_of(task, last), block);
     }
   }
   void finish() {
@@ -236,17 +236,12 @@ class GroupLists {
     return known->second;
   }
 
-  // Key tiles that warpgroups compute, and two for what each does before and after.
-  int64_t cost_of(const GroupTask& task, int row) const {
-    const std::span runs(plan.runs.data() + task.first_run, size_t(task.num_runs));
-    const int end = std::min(row + tiling_.rows, task.rows);
-    int64_t tiles = 0;
-    for (; row < end; row += kGroupRows) {
-      const int last = (runs.size() == 1 ? std::min(row + kGroupRows, end) : end) - 1;
-      tiles += 2;
-      for (const GroupRun& run : runs)
-        tiles += ceil_div(causal_ ? run.limit.visible(last) : run.limit.rows, tiling_.keys);
-    }
+  // Key tiles that a tile walks, and one for what it does before and after.
+  int64_t cost_of(const GroupTask& task, int last_row) const {
+    int64_t tiles = 1;
+    for (const GroupRun& run :
+         std::span(plan.runs).subspan(size_t(task.first_run), size_t(task.num_runs)))
+      tiles += ceil_div(causal_ ? run.limit.visible(last_row) : run.limit.rows, tiling_.keys);
     return tiles;
   }
 

@@ -95,7 +95,7 @@ TEST(GroupPlanTest, TilesGoToTheBlockWithTheLeastToDo) {
   for (size_t block = 0; block < 2; ++block)
     for (int i = plan.block_begin[block]; i < plan.block_begin[block + 1]; ++i)
       rows[block].push_back(plan.tiles[size_t(i)].row);
-  // 7 6 5 4 3 a warpgroup with two for begin and end: 7 + 4 (+ 3) and 6 + 5
+  // 6 5 4 3 2 with the one for begin and end: 6 + 3 (+ 2) and 5 + 4
   EXPECT_EQ(rows[0], (std::vector<int>{512, 128, 0}));
   EXPECT_EQ(rows[1], (std::vector<int>{384, 256}));
 }

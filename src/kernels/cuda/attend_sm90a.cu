@@ -11,14 +11,14 @@ constexpr CompiledShape<GroupInputs> shape(std::string_view name, ShapeUse use =
 }
 
 constexpr CompiledShape<GroupInputs> kShapes[] = {
-    shape<Group64>("192x128-4t"),
-    shape<Group128>("128x176-2t"),
-    shape<Group128Causal>("128x128-3t", ShapeUse::kCausal),
-    shape<Group64, __half>("192x128-4t"),
-    shape<Group128, __half>("128x176-2t"),
+    shape<Group64>("192x128-4"),
+    shape<Group128>("128x176-2"),
+    shape<Group128Causal>("128x128-3", ShapeUse::kCausal),
+    shape<Group64, __half>("192x128-4"),
+    shape<Group128, __half>("128x176-2"),
 #ifdef LONGNET_CUDA_VARIANTS
-    shape<Group64Free>("192x128-4", ShapeUse::kVariant),
-    shape<Group128Free>("128x128-3", ShapeUse::kVariant),
+    shape<Group64Own>("192x128-4o", ShapeUse::kVariant),
+    shape<Group128Own>("128x128-3o", ShapeUse::kVariant),
 #endif
 };
 

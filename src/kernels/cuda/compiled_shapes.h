@@ -40,7 +40,7 @@ constexpr CompiledShape<Inputs> compiled_shape(std::string_view name, void (*ker
 // The shapes of a kernel: those that it takes by itself first, ascending head_dim. They are called
 // rows x keys, "q" (Q fragments stay in registers), blocks per SM ...
 std::span<const CompiledShape<TileInputs>> tile_shapes();
-// ... and rows x keys - stages of K and V, "t" (warpgroups take turns).
+// ... and rows x keys - stages of K and V, "o" (warpgroups compute their own key tiles).
 std::span<const CompiledShape<GroupInputs>> group_shapes();
 
 // A tile shape of the backward pass: the kernels of dQ, and of dK and dV.

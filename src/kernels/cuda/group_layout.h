@@ -40,52 +40,52 @@ struct GroupInputs : AttendInputs {
   const void* maps;            // a CUtensorMap per view
 };
 
-constexpr int kGroupRows = 64;  // query rows of a warpgroup, and of a TMA box of them
-
-// kGroups consumer warpgroups, and one warpgroup that loads. kTakeTurns: one warpgroup at a time
-// issues its products, so that the others' exponentials fill the gap (FlashAttention-3's
-// "ping-pong"; Shah et al., 2024).
-template <int kDim_, int kGroups_, int kKeys_, int kStages_, bool kTakeTurns_ = true>
+// kGroups consumer warpgroups of 64 rows each, and one warpgroup that loads. One warpgroup at a
+// time issues its products, so that the others' exponentials fill the gap (FlashAttention-3's
+// "ping-pong"; Shah et al., 2024). kOwnKeys: under a causal mask each warpgroup computes the key
+// tiles that its own rows see, in tasks of one run of keys; else all those that the block's see.
+template <int kDim_, int kGroups_, int kKeys_, int kStages_, bool kOwnKeys_ = false>
 struct GroupShape {
   static constexpr int kDim = kDim_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_;
-  static constexpr bool kTakeTurns = kTakeTurns_;
-  static constexpr int kRows = kGroupRows * kGroups, kThreads = 128 * (kGroups + 1);
+  static constexpr bool kOwnKeys = kOwnKeys_;
+  static constexpr int kGroupRows = 64, kRows = kGroupRows * kGroups,
+                       kThreads = 128 * (kGroups + 1);
   static constexpr int kSlabDim = 64, kSlabs = kDim / kSlabDim, kRowBytes = kSlabDim * 2;
   static constexpr int kQSlabBytes = kRows * kRowBytes, kSlabBytes = kKeys * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes, kTileBytes = kSlabs * kSlabBytes;
   static constexpr int kBarrierOffset = kQBytes + 2 * kStages * kTileBytes;
-  static constexpr int kBarriers = 2 * kGroups + 4 * kStages;
+  static constexpr int kBarriers = 2 + 4 * kStages;
   static constexpr int kAlignment = 1024;  // bytes, for swizzled tiles
   static constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers + kAlignment;  // any begin
   // 64 K registers per SM, in units of 8 per thread.
   static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
-  static constexpr int kProducerRegisters = 32;
+  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
   static_assert(kDim % kSlabDim == 0 && kKeys % 16 == 0 && kKeys <= 256 && kRows <= 256);
   static_assert(kSlabBytes % kAlignment == 0 && kQSlabBytes % kAlignment == 0);
   static_assert(kGroups == 2 || kGroups == 3);
-  static_assert(128 * (kGroups * kConsumerRegisters + kProducerRegisters) <= 65536);
+  // A warpgroup gets what others of its block gave back, of what the block began with.
+  static_assert(128 * (kGroups * kConsumerRegisters + kProducerRegisters) <=
+                65536 / kThreads / 8 * 8 * kThreads);
   LONGNET_HOST_DEVICE static constexpr int k_offset(int stage) {
     return kQBytes + stage * 2 * kTileBytes;
   }
   LONGNET_HOST_DEVICE static constexpr int v_offset(int stage) {
     return k_offset(stage) + kTileBytes;
   }
-  // Barriers, by number. "Full": the producer's bytes have landed; "empty": consumers are done,
-  // those of the warpgroup with its rows of Q, all with a stage.
-  LONGNET_HOST_DEVICE static constexpr int q_full(int group) { return 2 * group; }
-  LONGNET_HOST_DEVICE static constexpr int q_empty(int group) { return 2 * group + 1; }
-  LONGNET_HOST_DEVICE static constexpr int k_full(int stage) { return 2 * kGroups + 4 * stage; }
-  LONGNET_HOST_DEVICE static constexpr int k_empty(int stage) { return k_full(stage) + 1; }
-  LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return k_full(stage) + 2; }
-  LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return k_full(stage) + 3; }
+  // Barriers, by number. "Full": the producer's bytes have landed; "empty": all consumers are done.
+  static constexpr int kQFull = 0, kQEmpty = 1, kArrivals = 4 * kGroups;  // a warp each
+  LONGNET_HOST_DEVICE static constexpr int k_full(int stage) { return 2 + 4 * stage; }
+  LONGNET_HOST_DEVICE static constexpr int k_empty(int stage) { return 3 + 4 * stage; }
+  LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return 4 + 4 * stage; }
+  LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return 5 + 4 * stage; }
 };
 
-// The tile shapes that are compiled. Those "free" of turns are there for gpu_kernels_benchmark
-// (LONGNET_CUDA_VARIANTS).
+// The tile shapes that are compiled; gpu_kernels_benchmark compares them where
+// LONGNET_CUDA_VARIANTS compiles those that the kernel does not take by itself.
 using Group64 = GroupShape<64, 3, 128, 4>;  // rows and keys of FlashAttention-3
-using Group64Free = GroupShape<64, 3, 128, 4, false>;
+using Group64Own = GroupShape<64, 3, 128, 4, true>;
 using Group128 = GroupShape<128, 2, 176, 2>;        // FlashAttention-3's without a mask ...
 using Group128Causal = GroupShape<128, 2, 128, 3>;  // ... and with a causal one
-using Group128Free = GroupShape<128, 2, 128, 3, false>;
+using Group128Own = GroupShape<128, 2, 128, 3, true>;
 
 }  // namespace longnet

@@ -1,9 +1,8 @@
 // The `cuda_sm90a` kernel: FlashAttention-3's pipeline (Shah et al., 2024) on wgmma and TMA, over
 // strided views.
 //
-// A block stays on its SM and does a list of tiles. Three warps load, ahead of the others, a few
-// stages of K and of V, and each warpgroup's rows of Q; the consumer warpgroups (64 query rows
-// each) multiply. Each computes the key tiles that its own rows see, and lets the others pass.
+// A block stays on its SM and does a list of tiles. One warp loads, ahead of the others, Q of the
+// next tile and a few stages of K and V; the consumer warpgroups (64 query rows each) multiply.
 // Within one of them, Q K^T of the next key tile and P V of this one are in flight while the
 // exponentials are computed.
 //
@@ -34,36 +33,24 @@ struct RingPlace {
   }
 };
 
-// The key tiles that rows of a block's tile see: those of one of its warpgroups, or of all. A tile
-// holds keys of one run. Small on purpose, and loads again what is seldom needed: consumers have
-// few registers to spare.
-template <class Shape>
+// The key tiles that rows [first, last] of a task see: producer and consumers walk the same ones.
+// A tile holds keys of one run. Small on purpose: consumers have few registers to spare.
+template <int kKeys>
 class KeyTiles {
  public:
-  static constexpr int kKeys = Shape::kKeys, kAll = -1;
-
-  // Of warpgroup `group`, or kAll, of tile number `tile`; rows before `first` are not asked for.
-  __device__ __forceinline__ KeyTiles(const GroupInputs& in, int tile, int group, int first)
-      : tile_(tile), group_(group), first_(first) {
-    const GroupTile at = in.tiles[tile];
-    run_ = in.tasks[at.task].first_run - 1;
-  }
+  __device__ __forceinline__ KeyTiles(const GroupTask& task, int first, int last)
+      : run_(task.first_run - 1), left_(task.num_runs), first_(first), last_(last) {}
   __device__ __forceinline__ bool next(const GroupInputs& in) {
     key_ += kKeys;
-    return key_ < visible_ || enter_run(in);
+    while (key_ >= visible_) {
+      if (left_-- == 0) return false;
+      ++run_;
+      key_ = 0;
+      visible_ = limit(in, last_);
+      seen_by_all_ = limit(in, first_);
+    }
+    return true;
   }
-  // Whether this is the last tile that next() gives.
-  __device__ __forceinline__ bool is_last() const {
-    return is_last_run_ && key_ + kKeys >= visible_;
-  }
-  // Behind the last one: tiles that only other warpgroups see.
-  __device__ __forceinline__ void find_hidden(const GroupInputs& in) {
-    const GroupTile at = in.tiles[tile_];
-    const GroupTask& task = in.tasks[at.task];
-    if (task.num_runs == 1) visible_ = limit(in, last_row(at, task, Shape::kRows)) + key_;
-  }
-  __device__ __forceinline__ bool has_hidden() const { return key_ < visible_; }
-  __device__ __forceinline__ void skip_hidden() { key_ += kKeys; }
   __device__ __forceinline__ const GroupRun& run(const GroupInputs& in) const {
     return in.runs[run_];
   }
@@ -76,33 +63,13 @@ class KeyTiles {
   }
 
  private:
-  // The last of a tile's first `rows` rows that the task has.
-  static __device__ __forceinline__ int last_row(const GroupTile& at, const GroupTask& task,
-                                                 int rows) {
-    return min(at.row + rows, task.rows) - 1;
-  }
-  __device__ __forceinline__ bool enter_run(const GroupInputs& in) {
-    const GroupTile at = in.tiles[tile_];
-    const GroupTask& task = in.tasks[at.task];
-    // With several runs, tiles that a warpgroup does not see may lie between others: all do all.
-    const bool own = group_ != kAll && task.num_runs == 1;
-    const int last = last_row(at, task, own ? (group_ + 1) * kGroupRows : Shape::kRows);
-    do {
-      if (run_ + 1 == task.first_run + task.num_runs) return false;
-      ++run_;
-      key_ = 0;
-      visible_ = limit(in, last);
-    } while (visible_ <= 0);
-    if (own && at.row + group_ * kGroupRows >= task.rows) visible_ = 0;  // no rows
-    seen_by_all_ = limit(in, first_);
-    is_last_run_ = run_ + 1 == task.first_run + task.num_runs;
-    return visible_ > 0;
-  }
-
-  int tile_, group_, first_, run_;
+  int run_, left_, first_, last_;
   int key_ = 0, visible_ = 0, seen_by_all_ = 0;
-  bool is_last_run_ = false;
 };
+
+__device__ __forceinline__ int last_row(const GroupTask& task, int first, int rows) {
+  return (first + rows < task.rows ? first + rows : task.rows) - 1;
+}
 
 // Shared memory of a block from byte `shared` on: tiles, and mbarriers behind them.
 template <class Shape>
@@ -117,15 +84,13 @@ struct BlockMemory {
                  : "memory");
   }
   __device__ void init_all() const {
-    for (int group = 0; group < Shape::kGroups; ++group) {
-      init(Shape::q_full(group), 1);
-      init(Shape::q_empty(group), 4);  // a warp each
-    }
+    init(Shape::kQFull, 1);
+    init(Shape::kQEmpty, Shape::kArrivals);
     for (int stage = 0; stage < Shape::kStages; ++stage) {
       init(Shape::k_full(stage), 1);
       init(Shape::v_full(stage), 1);
-      init(Shape::k_empty(stage), 4 * Shape::kGroups);
-      init(Shape::v_empty(stage), 4 * Shape::kGroups);
+      init(Shape::k_empty(stage), Shape::kArrivals);
+      init(Shape::v_empty(stage), Shape::kArrivals);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -153,69 +118,86 @@ struct BlockMemory {
   }
 };
 
-// A thread that loads by TMA: one the keys, one the values, one the queries.
+enum class Operand { kQuery, kKey, kValue };
+
+// The thread that loads, by TMA.
 template <class Shape>
 class Producer : public BlockMemory<Shape> {
  public:
   __device__ __forceinline__ Producer(uint32_t shared, const void* maps)
       : BlockMemory<Shape>{shared}, maps_(static_cast<const char*>(maps)) {}
 
-  // The blocks' key tiles, into a ring of stages.
-  template <bool kValues>
-  __device__ __forceinline__ void load_keys(const GroupInputs& in) {
-    using Tiles = KeyTiles<Shape>;
+  __device__ __forceinline__ void run(const GroupInputs& in) {
+    const int block = int(blockIdx.x);
     RingPlace<Shape::kStages> place;
-    for (int i = in.block_begin[blockIdx.x]; i < in.block_begin[blockIdx.x + 1]; ++i) {
-      Tiles keys(in, i, Tiles::kAll, 0);
-      for (; keys.next(in); place.advance()) {
-        const int stage = place.stage;  // a fresh barrier's phase before the first is complete
-        this->wait(kValues ? Shape::v_empty(stage) : Shape::k_empty(stage), place.parity ^ 1);
-        load<Shape::kKeys>(kValues ? Shape::v_full(stage) : Shape::k_full(stage),
-                           kValues ? keys.run(in).v : keys.run(in).k, keys.key(),
-                           kValues ? Shape::v_offset(stage) : Shape::k_offset(stage),
-                           Shape::kSlabBytes);
+    int q_parity = 0;
+    for (int i = in.block_begin[block]; i < in.block_begin[block + 1]; ++i) {
+      const GroupTile tile = in.tiles[i];
+      const GroupTask& task = in.tasks[tile.task];
+      KeyTiles<Shape::kKeys> keys(task, tile.row, last_row(task, tile.row, Shape::kRows));
+      // Loads in the order in which consumers use them: K0 Q K1 V0 K2 V1 ... A place for values is
+      // free later than one for keys, which must not wait for it.
+      bool first = true;
+      RingPlace<Shape::kStages> last{};
+      ViewPlace last_v{};
+      int last_key = 0;
+      const auto load_values = [&] {
+        this->wait(Shape::v_empty(last.stage), last.parity ^ 1);
+        load(Operand::kValue, Shape::v_full(last.stage), last_v, last_key,
+             Shape::v_offset(last.stage));
+      };
+      while (keys.next(in)) {
+        const GroupRun& run = keys.run(in);
+        this->wait(Shape::k_empty(place.stage), place.parity ^ 1);
+        load(Operand::kKey, Shape::k_full(place.stage), run.k, keys.key(),
+             Shape::k_offset(place.stage));
+        if (first) {  // a fresh barrier's phase before the first counts as complete
+          this->wait(Shape::kQEmpty, q_parity ^ 1);
+          load(Operand::kQuery, Shape::kQFull, task.q, tile.row, 0);
+          q_parity ^= 1;
+          first = false;
+        } else {
+          load_values();
+        }
+        last = place;
+        last_v = run.v;
+        last_key = keys.key();
+        place.advance();
       }
-    }
-  }
-  // Each warpgroup's rows as soon as it is done with those of its last tile.
-  __device__ __forceinline__ void load_queries(const GroupInputs& in) {
-    int parities = 0;  // a bit for each warpgroup
-    for (int i = in.block_begin[blockIdx.x]; i < in.block_begin[blockIdx.x + 1]; ++i) {
-      for (int group = 0; group < Shape::kGroups; ++group) {
-        if (!KeyTiles<Shape>(in, i, group, 0).next(in)) continue;
-        this->wait(Shape::q_empty(group), (parities >> group & 1) ^ 1);
-        const GroupTile tile = in.tiles[i];
-        load<kGroupRows>(Shape::q_full(group), in.tasks[tile.task].q, tile.row + group * kGroupRows,
-                         group * kGroupRows * Shape::kRowBytes, Shape::kQSlabBytes);
-        parities ^= 1 << group;
-      }
+      if (!first) load_values();
     }
   }
 
  private:
-  // kRows rows of a place from `row` on, all slabs of them, to byte `into` of shared memory.
-  template <int kRows>
-  __device__ __forceinline__ void load(int full, const ViewPlace& from, int row, int into,
-                                       int slab_bytes) {
-    this->expect(full, Shape::kSlabs * kRows * Shape::kRowBytes);
-    const char* const map = maps_ + int64_t{from.view} * 128;
-    if (known_ != from.view) {  // the host wrote it: nothing older may be cached
-      asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
-      known_ = from.view;
-    }
+  // Rows of a place from `row` on, all slabs of them, to byte `into` of shared memory.
+  __device__ __forceinline__ void load(Operand operand, int full, const ViewPlace& from, int row,
+                                       int into) {
+    const int slab_bytes = operand == Operand::kQuery ? Shape::kQSlabBytes : Shape::kSlabBytes;
+    this->expect(full, Shape::kSlabs * slab_bytes);
 #pragma unroll
     for (int slab = 0; slab < Shape::kSlabs; ++slab)
-      asm volatile(
-          "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-          "[%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(this->shared +
-                                                    uint32_t(into + slab * slab_bytes)),
-          "l"(map), "r"(this->at(full)), "r"(slab * Shape::kSlabDim), "r"(row), "r"(from.at[0]),
-          "r"(from.at[1]), "r"(from.at[2])
-          : "memory");
+      copy_box(operand, from, slab * Shape::kSlabDim, row, into + slab * slab_bytes, full);
+  }
+  __device__ __forceinline__ void copy_box(Operand operand, const ViewPlace& from, int dim, int row,
+                                           int into, int barrier) {
+    const char* const map = maps_ + int64_t{from.view} * 128;
+    int& known = operand == Operand::kQuery ? known_q_
+                 : operand == Operand::kKey ? known_k_
+                                            : known_v_;
+    if (known != from.view) {  // the host wrote it: nothing older may be cached
+      asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+      known = from.view;
+    }
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(this->shared + uint32_t(into)),
+        "l"(map), "r"(this->at(barrier)), "r"(dim), "r"(row), "r"(from.at[0]), "r"(from.at[1]),
+        "r"(from.at[2])
+        : "memory");
   }
 
   const char* maps_;
-  int known_ = -1;  // the view whose map was fenced last
+  int known_q_ = -1, known_k_ = -1, known_v_ = -1;  // views whose maps were fenced
 };
 
 // Query rows of one warp of a consumer warpgroup, and the products that it takes part in.
@@ -228,7 +210,7 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
 
   // Of warpgroup `group`; tiles lie from byte `shared` on.
   __device__ __forceinline__ GroupRows(uint32_t shared, int group)
-      : q_(matrix_place(shared + uint32_t(group * kGroupRows * Shape::kRowBytes), 0)),
+      : q_(matrix_place(shared + uint32_t(group * 64 * Shape::kRowBytes), 0)),
         k_(matrix_place(shared + uint32_t(Shape::k_offset(0)), 0)),
         v_(matrix_place(shared + uint32_t(Shape::v_offset(0)), Shape::kSlabBytes)) {}
   // S = Q K^T, in flight until wait().
@@ -262,9 +244,10 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
     if constexpr (kPending == 0) keep_in_place(this->o[0]);
   }
   // S of a key tile becomes exponentials; O is still to be rescaled.
-  __device__ __forceinline__ void exponentials(const GroupInputs& in, const KeyTiles<Shape>& keys) {
+  __device__ __forceinline__ void exponentials(const GroupInputs& in, int tile_row,
+                                               const KeyTiles<kKeys>& keys) {
     if (!keys.all_visible())
-      this->mask_columns(s_, 0, kKeys, [&](int row) { return keys.limit(in, row); });
+      this->mask_columns(s_, 0, kKeys, [&](int row) { return keys.limit(in, tile_row + row); });
     this->softmax(s_, in.scale_log2, shrink_);
     // Keeps later instructions behind the sums: a branch that is never taken (sums are not
     // negative), uniform over the warp. ptxas 13.0 moves a wgmma.wait_group up across anything
@@ -299,6 +282,29 @@ __device__ __forceinline__ void pass_turn(int index) {
   asm volatile("barrier.arrive %0, 256;" ::"r"(1 + next) : "memory");
 }
 
+// Gives back the key tiles from `keys` to `end` that only later warpgroups see, and takes part in
+// their turns.
+template <class Shape>
+__device__ __forceinline__ void release_unseen(const BlockMemory<Shape>& memory, int key, int end,
+                                               int index, RingPlace<Shape::kStages>& place,
+                                               int& q_parity) {
+  for (; key < end; key += Shape::kKeys) {
+    if (key == 0) {
+      memory.wait(Shape::kQFull, q_parity);
+      q_parity ^= 1;
+      memory.arrive(Shape::kQEmpty);
+    } else {
+      take_turn(index);
+      pass_turn<Shape>(index);
+    }
+    memory.wait(Shape::k_full(place.stage), place.parity);
+    memory.arrive(Shape::k_empty(place.stage));
+    memory.wait(Shape::v_full(place.stage), place.parity);
+    memory.arrive(Shape::v_empty(place.stage));
+    place.advance();
+  }
+}
+
 // Consumer warpgroup `index`, one key tile of a task after the other.
 template <class Shape, class Element>
 __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const GroupInputs& in,
@@ -308,68 +314,51 @@ __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const G
   RingPlace<Shape::kStages> place;
   int q_parity = 0;
   for (int i = in.block_begin[block]; i < in.block_begin[block + 1]; ++i) {
-    const int first = in.tiles[i].row + index * kGroupRows + int(threadIdx.x % 128 / 32) * 16;
-    KeyTiles<Shape> keys(in, i, index, first);
-    rows.begin(first);
+    const GroupTile tile = in.tiles[i];
+    const GroupTask& task = in.tasks[tile.task];
+    const bool own = Shape::kOwnKeys && in.causal && task.num_runs == 1;
+    const int first = tile.row + (own ? index * Shape::kGroupRows : 0);
+    KeyTiles<Shape::kKeys> keys(task, first,
+                                last_row(task, first, own ? Shape::kGroupRows : Shape::kRows));
+    rows.begin(index * 64 + int(threadIdx.x % 128 / 32) * 16);
     if (keys.next(in)) {
-      bool has_q = true;
-      const auto scored = [&] {
-        memory.arrive(Shape::k_empty(place.stage));
-        if (!keys.is_last()) return;
-        memory.arrive(Shape::q_empty(index));
-        has_q = false;
-      };
-      memory.wait(Shape::q_full(index), q_parity);
+      memory.wait(Shape::kQFull, q_parity);
       q_parity ^= 1;
       memory.wait(Shape::k_full(place.stage), place.parity);
       rows.issue_scores(place.stage);
       rows.template wait<0>();
-      scored();
-      rows.exponentials(in, keys);  // O is zero: nothing to rescale
+      memory.arrive(Shape::k_empty(place.stage));
+      rows.exponentials(in, tile.row, keys);  // O is zero: nothing to rescale
       rows.pack_weights();
       while (keys.next(in)) {
         const RingPlace<Shape::kStages> now = place;
         place.advance();
         memory.wait(Shape::k_full(place.stage), place.parity);
-        if constexpr (Shape::kTakeTurns) take_turn(index);
+        take_turn(index);
         rows.issue_scores(place.stage);
         memory.wait(Shape::v_full(now.stage), now.parity);
         rows.issue_values(now.stage);
-        if constexpr (Shape::kTakeTurns) pass_turn<Shape>(index);
+        pass_turn<Shape>(index);
         rows.template wait<1>();
-        scored();
-        rows.exponentials(in, keys);  // while O += P V is in flight
+        memory.arrive(Shape::k_empty(place.stage));
+        rows.exponentials(in, tile.row, keys);  // while O += P V is in flight
         rows.template wait<0>();
         memory.arrive(Shape::v_empty(now.stage));
         rows.rescale_output();
         rows.pack_weights();
       }
-      if (has_q) memory.arrive(Shape::q_empty(index));
+      memory.arrive(Shape::kQEmpty);
       memory.wait(Shape::v_full(place.stage), place.parity);
       rows.issue_values(place.stage);
-      keys.find_hidden(in);
-      if (Shape::kTakeTurns && keys.has_hidden()) {
-        take_turn(index);
-        pass_turn<Shape>(index);
-      }
       rows.template wait<0>();
       memory.arrive(Shape::v_empty(place.stage));
       place.advance();
-    } else {
-      keys.find_hidden(in);
     }
-    rows.finish(in.tasks[in.tiles[i].task], in);
-    for (bool turn = false; keys.has_hidden(); keys.skip_hidden(), turn = true) {
-      if (Shape::kTakeTurns && turn) {
-        take_turn(index);
-        pass_turn<Shape>(index);
-      }
-      memory.wait(Shape::k_full(place.stage), place.parity);
-      memory.arrive(Shape::k_empty(place.stage));
-      memory.wait(Shape::v_full(place.stage), place.parity);
-      memory.arrive(Shape::v_empty(place.stage));
-      place.advance();
-    }
+    rows.finish(task, in, tile.row);
+    if (own)
+      release_unseen(memory, keys.key(),
+                     in.runs[task.first_run].limit.visible(last_row(task, tile.row, Shape::kRows)),
+                     index, place, q_parity);
   }
 }
 
@@ -385,13 +374,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int group = __shfl_sync(0xFFFFFFFFu, int(threadIdx.x) / 128, 0);  // uniform per warp
   if (group == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kProducerRegisters));
-    Producer<Shape> loading(block.shared, in.maps);
-    if (threadIdx.x == 0) loading.template load_keys<false>(in);
-    if (threadIdx.x == 32) loading.template load_keys<true>(in);
-    if (threadIdx.x == 64) loading.load_queries(in);
+    if (threadIdx.x == 0) Producer<Shape>(block.shared, in.maps).run(in);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kConsumerRegisters));
-    if (Shape::kTakeTurns && group == Shape::kGroups) pass_turn<Shape>(group - 1);  // to the first
+    if (group == Shape::kGroups) pass_turn<Shape>(group - 1);  // to the first
     consume<Shape, Element>(block, in, group - 1);
   }
 }

@@ -90,6 +90,22 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   return word;
 }
 
+// Two neighbouring floats of a row, by one access where the row is `aligned`: pieces of a partial
+// lie behind each other, LSEs between them. Without branches, so that many loads are in flight.
+__device__ __forceinline__ bool aligned_to_pairs(const float* row) {
+  return (reinterpret_cast<uintptr_t>(row) & 7) == 0;
+}
+__device__ __forceinline__ float2 load_pair(const float* at, bool aligned, bool wanted) {
+  float2 pair = make_float2(0.0f, 0.0f);
+  asm volatile(
+      "{\n .reg .pred p;\n .reg .pred q;\n setp.ne.b32 p, %3, 0;\n setp.ne.b32 q, %4, 0;\n"
+      " @p ld.global.v2.f32 {%0, %1}, [%2];\n @q ld.global.f32 %0, [%2];\n"
+      " @q ld.global.f32 %1, [%2+4];\n}"
+      : "+f"(pair.x), "+f"(pair.y)
+      : "l"(__cvta_generic_to_global(at)), "r"(int(wanted && aligned)), "r"(int(wanted && !aligned))
+      : "memory");
+  return pair;
+}
 __device__ __forceinline__ void store_pair(float* at, float x, float y) {
   if ((reinterpret_cast<uintptr_t>(at) & 7) == 0) {
     *reinterpret_cast<float2*>(at) = make_float2(x, y);

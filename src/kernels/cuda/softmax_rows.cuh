@@ -17,6 +17,8 @@ template <int kM, int kDim, int kKeys, class Element>
 class SoftmaxRows {
   // A maximum stays until one is 2^kSlack times as large: O and the sums are rescaled less often.
   static constexpr float kSlack = 8.0f;
+  // Whether finish() has registers to load two rows before it stores the first (not beside wgmma).
+  static constexpr bool kLoadsAhead = kM > 1 && kM* kDim <= 128;
 
  public:
   using Scores = float[kM][kKeys / 8][4];
@@ -111,16 +113,20 @@ class SoftmaxRows {
   __device__ __forceinline__ void finish(const TaskRows to, const AttendInputs in, int from = 0) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
+      float old[2] = {-INFINITY, -INFINITY};
+      Before before[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = from + row_of(m, h);
+        if (in.merge && row < to.rows) old[h] = to.lse[row * to.lse_stride];
+        if constexpr (kLoadsAhead) load_row(before[h], to, in, row);
+      }
+      if (in.merge) __syncwarp();  // four lanes have read a row's LSE before one of them writes it
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
         const float sum = quad_sum(sum_[m][h]);
-        float old = -INFINITY;
-        if (in.merge) {  // all four lanes of a row read its LSE before one of them writes it
-          if (row < to.rows) old = to.lse[row * to.lse_stride];
-          __syncwarp();
-        }
-        if (row < to.rows) finish_row(to, in, row, m, h, sum, old);
+        const int row = from + row_of(m, h);
+        if (row < to.rows) finish_row(to, in, row, m, h, sum, old[h], before[h]);
       }
     }
   }
@@ -136,8 +142,22 @@ class SoftmaxRows {
   float max_[kM][2], sum_[kM][2];
 
  private:
+  using Before = float2[kDim / 8];  // a lane's columns of a row that is merged into
+
+  // This lane's columns of a row of O.
+  static __device__ __forceinline__ float* columns_of(const TaskRows& to, int row) {
+    return to.o + row * to.o_stride + accumulator_column(lane_of_thread(), 0);
+  }
+  __device__ __forceinline__ void load_row(Before& before, const TaskRows& to,
+                                           const AttendInputs& in, int row) const {
+    const float* const out = columns_of(to, row);
+    const bool aligned = aligned_to_pairs(out), wanted = in.merge && row < to.rows;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n)
+      before[n] = load_pair(out + n * 8, aligned, wanted && n * 8 < in.head_dim);
+  }
   __device__ __forceinline__ void finish_row(const TaskRows& to, const AttendInputs& in, int row,
-                                             int m, int h, float sum, float old) {
+                                             int m, int h, float sum, float old, Before& before) {
     float lse = sum > 0.0f ? (max_[m][h] + log2f(sum)) * 0.69314718056f
                            : -INFINITY;  // max is in units of log2 by now
     float scale = sum > 0.0f ? in.output_scale / sum : 0.0f, keep = 0.0f;
@@ -150,23 +170,14 @@ class SoftmaxRows {
       keep = theirs / (mine + theirs);
       lse = top + log2f(mine + theirs) * 0.69314718056f;
     }
-    const int lane = lane_of_thread();
-    if ((lane & 3) == 0) to.lse[row * to.lse_stride] = lse;
-    float* const out = to.o + row * to.o_stride + (lane & 3) * 2;
-    // All loads before the first store, and without a branch: else each waits for the last
-    // (a store might be what it reads), and ptxas has no registers left for wgmma.
-    float before[kDim / 8][2];
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      const bool want = in.merge && n * 8 < in.head_dim;
-      before[n][0] = want ? out[n * 8] : 0.0f;
-      before[n][1] = want ? out[n * 8 + 1] : 0.0f;
-    }
+    if ((lane_of_thread() & 3) == 0) to.lse[row * to.lse_stride] = lse;
+    if constexpr (!kLoadsAhead) load_row(before, to, in, row);
+    float* const out = columns_of(to, row);
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n)
       if (n * 8 < in.head_dim)
-        store_pair(out + n * 8, o[m][n][2 * h] * scale + keep * before[n][0],
-                   o[m][n][2 * h + 1] * scale + keep * before[n][1]);
+        store_pair(out + n * 8, o[m][n][2 * h] * scale + keep * before[n].x,
+                   o[m][n][2 * h + 1] * scale + keep * before[n].y);
   }
 };
 

@@ -174,7 +174,7 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
   std::vector<CUtensorMap> maps;
   for (const TensorView& view : plan.views)
     maps.push_back(encode_tensor_map(view, options.element, options.head_dim,
-                                     view.of_queries ? kGroupRows : shape.keys));
+                                     view.of_queries ? shape.rows : shape.keys));
   Prepared work;
   const GroupInputs inputs{attend_inputs(options),
                            work.upload(plan.tasks, ledger),
@@ -189,7 +189,7 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
 }
 
 template <class Inputs>
-class ShapedKernel : public DeviceKernel {
+class ShapedKernel final : public DeviceKernel {
  public:
   // `shape`: a shape's name; empty: the default of each head_dim.
   ShapedKernel(std::string name, Shapes<Inputs> shapes, std::string_view shape)
@@ -204,6 +204,20 @@ class ShapedKernel : public DeviceKernel {
     if (refusal.empty()) refusal = why_misaligned(grids);
     check(refusal.empty(), "kernel ", name_, ": ", refusal);
     return prepare_launch(grids, options, *shape, ledger);
+  }
+
+  // Of all own kernels: mma.sync, one launch for dQ, one for dK and dV.
+  Prepared prepare_backward(std::span<const BackwardGrid> grids, const DeviceAttendOptions& options,
+                            MemoryLedger& ledger) const override {
+    const auto shapes = backward_shapes();
+    std::string refusal = why_head_dim_unsupported(options.head_dim, shapes.back().keys.head_dim);
+    if (refusal.empty()) refusal = why_misaligned(grids);
+    check(refusal.empty(), "kernel ", name_, ", backward pass: ", refusal);
+    const auto shape = std::ranges::find_if(shapes, [&](const CompiledBackward& s) {
+      return s.keys.element == options.element && s.keys.head_dim >= options.head_dim;
+    });
+    check(shape != shapes.end(), "kernel ", name_, ", backward pass: rows of 16 bits, no others");
+    return prepare_backward_launches(grids, options, *shape, ledger);
   }
 
  private:
@@ -223,23 +237,6 @@ class ShapedKernel : public DeviceKernel {
   std::string shape_;
 };
 
-class CudaKernel final : public ShapedKernel<TileInputs> {
- public:
-  using ShapedKernel::ShapedKernel;
-  Prepared prepare_backward(std::span<const BackwardGrid> grids, const DeviceAttendOptions& options,
-                            MemoryLedger& ledger) const override {
-    const auto shapes = backward_shapes();
-    std::string refusal = why_head_dim_unsupported(options.head_dim, shapes.back().keys.head_dim);
-    if (refusal.empty()) refusal = why_misaligned(grids);
-    check(refusal.empty(), "kernel cuda, backward pass: ", refusal);
-    const auto shape = std::ranges::find_if(shapes, [&](const CompiledBackward& s) {
-      return s.keys.element == options.element && s.keys.head_dim >= options.head_dim;
-    });
-    check(shape != shapes.end(), "kernel cuda, backward pass: rows of 16 bits, no others");
-    return prepare_backward_launches(grids, options, *shape, ledger);
-  }
-};
-
 }  // namespace
 
 std::vector<std::string> cuda_kernel_shapes(int64_t head_dim, bool causal) {
@@ -247,7 +244,7 @@ std::vector<std::string> cuda_kernel_shapes(int64_t head_dim, bool causal) {
 }
 
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape) {
-  return std::make_unique<CudaKernel>("cuda", tile_shapes(), shape);
+  return std::make_unique<ShapedKernel<TileInputs>>("cuda", tile_shapes(), shape);
 }
 
 std::string why_sm90a_absent() {
