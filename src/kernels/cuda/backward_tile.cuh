@@ -84,9 +84,11 @@ class ColumnTiles {
       if constexpr (kRowsAreKeys) {
         end_ = task(in).rows;
         column_ = in.causal ? first_row_to_see(keys, row_, end_) : 0;
+        edge_ = in.causal ? first_row_to_see(keys, row_ + rows_ - 1, end_) : 0;
       } else {
         end_ = in.causal ? keys.visible(row_ + rows_ - 1) : keys.rows;
         column_ = 0;
+        edge_ = in.causal ? keys.visible(row_) : keys.rows;
       }
     }
     return true;
@@ -104,11 +106,8 @@ class ColumnTiles {
   __device__ __forceinline__ int end() const { return end_; }
   // Whether every row sees every column, or is seen by it. Columns behind the last query are zero:
   // they add nothing.
-  __device__ __forceinline__ bool all_visible(const BackwardInputs& in) const {
-    if constexpr (kRowsAreKeys)
-      return !in.causal || limit(in).visible(column_) >= row_ + rows_;
-    else
-      return column_ + kColumns <= (in.causal ? limit(in).visible(row_) : limit(in).rows);
+  __device__ __forceinline__ bool all_visible() const {
+    return kRowsAreKeys ? column_ >= edge_ : column_ + kColumns <= edge_;
   }
   __device__ __forceinline__ const KeyLimit& limit(const BackwardInputs& in) const {
     return in.runs[kRowsAreKeys ? in.sources[at_].run : at_].limit;
@@ -117,6 +116,7 @@ class ColumnTiles {
  private:
   int row_, rows_, at_, left_;
   int column_ = 0, end_ = 0;
+  int edge_ = 0;  // all rows see the columns before it, or are seen by those from it on
 };
 
 // The 16 kM rows of one warp.
@@ -155,7 +155,7 @@ class BackwardWarp {
     const uint32_t b = a + uint32_t(Shape::kColumnBytes);
     Products p, d;
     multiply(p, 0, a);
-    if (!tile.all_visible(in)) mask(p, in, tile);
+    if (!tile.all_visible()) mask(p, in, tile);
     weights(p, in.scale_log2, stage);
     if constexpr (kRowsAreKeys) add_weighted_rows<Shape, Element>(second_, p, b);
     multiply(d, Shape::kRowBytes, b);
@@ -199,20 +199,24 @@ class BackwardWarp {
     });
   }
 
-  // Scores of pairs that the mask hides become -inf.
+  // Scores of pairs that the mask hides become -inf. What a query sees is looked up once for each
+  // of a lane's rows or columns.
   __device__ __forceinline__ void mask(Products& s, const BackwardInputs& in,
                                        const Tiles& tile) const {
-    const KeyLimit& limit = tile.limit(in);
+    const KeyLimit limit = tile.limit(in);
+    const auto seen_by = [&](int query) { return in.causal ? limit.visible(query) : limit.rows; };
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
+    for (int a = 0; a < (kRowsAreKeys ? kColumns / 4 : 2 * kM); ++a) {
+      // Column 8 n + i of this lane, or row 16 m + 8 h.
+      const int mine =
+          kRowsAreKeys ? tile.first() + column_of(a / 2, a % 2) : tile_row_ + row_of(a / 2, a % 2);
+      const int seen = seen_by(mine);
 #pragma unroll
-      for (int m = 0; m < kM; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = tile_row_ + row_of(m, i >> 1), column = tile.first() + column_of(n, i);
-          const int query = kRowsAreKeys ? column : row, key = kRowsAreKeys ? row : column;
-          if (key >= (in.causal ? limit.visible(query) : limit.rows)) s[m][n][i] = -INFINITY;
-        }
+      for (int b = 0; b < (kRowsAreKeys ? 2 * kM : kColumns / 4); ++b) {
+        const int key = kRowsAreKeys ? tile_row_ + row_of(b / 2, b % 2)
+                                     : tile.first() + column_of(b / 2, b % 2);
+        const int row = kRowsAreKeys ? b : a, column = kRowsAreKeys ? a : b;
+        if (key >= seen) s[row / 2][column / 2][2 * (row % 2) + column % 2] = -INFINITY;
       }
     }
   }
@@ -262,22 +266,25 @@ class BackwardWarp {
                                               int64_t stride, int rows, int head_dim) const {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
+      float2 before[2][kDim / 8];  // all loads before the first store
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = tile_row_ + row_of(m, h);
-        if (row >= rows) continue;
-        float* const out = first + row * stride + accumulator_column(lane_of_thread(), 0);
-        float before[kDim / 8][2];  // all loads before the first store
-#pragma unroll
-        for (int n = 0; n < kDim / 8; ++n) {
-          before[n][0] = n * 8 < head_dim ? out[n * 8] : 0.0f;
-          before[n][1] = n * 8 < head_dim ? out[n * 8 + 1] : 0.0f;
-        }
+        const float* const from = first + row * stride + column_of(0, 0);
 #pragma unroll
         for (int n = 0; n < kDim / 8; ++n)
-          if (n * 8 < head_dim)
-            store_pair(out + n * 8, before[n][0] + sums[m][n][2 * h] * factor,
-                       before[n][1] + sums[m][n][2 * h + 1] * factor);
+          before[h][n] =
+              load_pair(from + n * 8, aligned_to_pairs(from), row < rows && n * 8 < head_dim);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = tile_row_ + row_of(m, h);
+        float* const out = first + row * stride + column_of(0, 0);
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n)
+          if (row < rows && n * 8 < head_dim)
+            store_pair(out + n * 8, before[h][n].x + sums[m][n][2 * h] * factor,
+                       before[h][n].y + sums[m][n][2 * h + 1] * factor);
       }
     }
   }
