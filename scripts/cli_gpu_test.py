@@ -117,7 +117,7 @@ class Gpu(Case):
         result, done = self.run_config("kernels-gpu", "--set", "sweep.seq_len=512", "--set", "model.heads=2",
                                        "--set", "sweep.batch.tokens_per_batch=512", "--set", "dilated.segments=64,128,256")
         self.assert_all_ok(result["points"])
-        self.assertEqual({p["params"]["kernel"] for p in result["points"]}, {"cuda", "cudnn", "gather"})
+        self.assertEqual({p["params"]["kernel"] for p in result["points"]}, {"cuda", "cuda_sm90a", "cudnn", "gather"})
         self.assertIn("cudnn d=128 bf16 causal", done.stdout)
 
     def test_cudnn_takes_zigzag_masks(self):

@@ -15,7 +15,7 @@ constexpr DeviceKernelInfo kKernels[] = {
      make_cudnn_kernel},
     {"gather", "pack, dense attention, scatter: what strided views save", 256, 0, always_present,
      [] { return make_gather_kernel(make_cuda_kernel()); }},
-    {"cuda_sm90a", "Hopper, own kernel with TMA and wgmma", 128, 0, why_sm90a_absent,
+    {"cuda_sm90a", "Hopper, own kernel with TMA and wgmma", 128, 128, why_sm90a_absent,
      [] { return make_sm90a_kernel(); }},
 };
 
