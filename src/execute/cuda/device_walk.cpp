@@ -114,9 +114,10 @@ class DeviceWalk final : public UnitWalk {
     prepare(forward, 1, aside);
     executor_->generate_inputs();
     executor_->run();
-    const std::span<const std::byte> from = executor_->bound().memory(kOutputSlot);
+    const std::span<std::byte> from = executor_->bound().memory(kOutputSlot);
     std::vector<std::byte> output(from.size());
     executor_->read(from, output.data());
+    worker_->poison(from, kHostThreads);  // an input of the backward pass, which poisons no inputs
     return output;
   }
 
