@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prepares what a GPU machine without network may lack: lnbench, gpu_check and gpu_kernels_benchmark,
-# built here without MPI and with every tile shape, with the libraries that they need, in build/gpu_deps
+# built here without MPI, with the libraries that they need, in build/gpu_deps
 # (ignored by git). Carry that folder with the sources; gpu_validate.sh takes its programs where they
 # start, and then builds nothing.
 #
@@ -13,7 +13,7 @@ no_options 1 "$@"
 arch=${1:-90-real}
 deps=build/gpu_deps
 cmake -S . -B build/bundle -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGNET_MPI=OFF \
-  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON -DLONGNET_CUDA_VARIANTS=ON \
+  -DLONGNET_BENCHMARKS=OFF -DLONGNET_CUDA=ON \
   -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/bundle.log
 programs=(lnbench gpu_check gpu_kernels_benchmark)
 cmake --build build/bundle --target "${programs[@]}"

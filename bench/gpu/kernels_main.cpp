@@ -20,7 +20,7 @@ constexpr const char* kUsage =
   gpu_kernels_benchmark [OPTIONS]
 
   rows      Inputs with their digest, digests, NaN, summaries: a walk beside attends. GB/s.
-  sweep     head_dim x rows per segment x mask x kernel (every compiled tile shape of cuda), dense
+  sweep     head_dim x rows per segment x mask x kernel and tile shape, dense
             segments of one packed [tokens][heads][head_dim] tensor. TFLOP/s count 4 d per visible
             pair. cuDNN is timed as the library runs, 16-bit results included, without our widening.
   dilation  The same rows per segment at r = 1, 4, 16: what a strided view costs (share of the dense
@@ -32,7 +32,7 @@ constexpr const char* kUsage =
 
   --seconds  What the program may take (120); what it leaves out is counted.
   --quick    The main points of each section.
-  --sm90a    Only cuda_sm90a (every compiled tile shape) beside the default of cuda and cuDNN.
+  --sm90a    cuda_sm90a in every tile shape, beside cuda and cuDNN.
   --tokens   Tokens of the tensors at r = 1 (131072); longer segments are left out.
   --rows     Only points of so many rows per segment.
   --shape    Only this tile shape of the own kernels; cuDNN stays, to compare with.

@@ -6,22 +6,14 @@ namespace longnet {
 namespace {
 
 template <class Shape, class Element = __nv_bfloat16>
-constexpr CompiledShape<TileInputs> shape(std::string_view name, ShapeUse use = ShapeUse::kAny) {
-  return compiled_shape<Shape, Element>(name, attend_kernel<Shape, Element>, use);
+constexpr CompiledShape<TileInputs> shape(std::string_view name) {
+  return compiled_shape<Shape, Element>(name, attend_kernel<Shape, Element>);
 }
 
 constexpr CompiledShape<TileInputs> kShapes[] = {
-    shape<Shape64>("128x64q-2"),
-    shape<Shape128>("128x64-2"),
-    shape<Shape256>("64x32-1"),
-    shape<Shape64, __half>("128x64q-2"),
-    shape<Shape128, __half>("128x64-2"),
-    shape<Shape256, __half>("64x32-1"),
-#ifdef LONGNET_CUDA_VARIANTS
-    shape<Shape64Small>("64x64q-4", ShapeUse::kVariant),
-    shape<Shape128Lean>("128x32-2", ShapeUse::kVariant),
-    shape<Shape128Small>("64x64q-3", ShapeUse::kVariant),
-#endif
+    shape<Shape64>("128x64q-2"),         shape<Shape128>("128x64-2"),
+    shape<Shape256>("64x32-1"),          shape<Shape64, __half>("128x64q-2"),
+    shape<Shape128, __half>("128x64-2"), shape<Shape256, __half>("64x32-1"),
 };
 
 }  // namespace

@@ -6,20 +6,16 @@ namespace longnet {
 namespace {
 
 template <class Shape, class Element = __nv_bfloat16>
-constexpr CompiledShape<GroupInputs> shape(std::string_view name, ShapeUse use = ShapeUse::kAny) {
-  return compiled_shape<Shape, Element>(name, attend_group_kernel<Shape, Element>, use);
+constexpr CompiledShape<GroupInputs> shape(std::string_view name, bool causal = false) {
+  return compiled_shape<Shape, Element>(name, attend_group_kernel<Shape, Element>, causal);
 }
 
 constexpr CompiledShape<GroupInputs> kShapes[] = {
     shape<Group64>("192x128-4"),
     shape<Group128>("128x176-2"),
-    shape<Group128Causal>("128x128-3", ShapeUse::kCausal),
+    shape<Group128Causal>("128x128-3", /*causal=*/true),
     shape<Group64, __half>("192x128-4"),
     shape<Group128, __half>("128x176-2"),
-#ifdef LONGNET_CUDA_VARIANTS
-    shape<Group64Own>("192x128-4o", ShapeUse::kVariant),
-    shape<Group128Own>("128x128-3o", ShapeUse::kVariant),
-#endif
 };
 
 }  // namespace

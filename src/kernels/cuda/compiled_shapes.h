@@ -13,11 +13,6 @@
 
 namespace longnet {
 
-enum class ShapeUse {
-  kAny,      // taken by itself, the first one
-  kCausal,   // taken by itself under a causal mask
-  kVariant,  // taken by name alone
-};
 template <class Inputs>
 struct CompiledShape {
   std::string_view name;
@@ -26,21 +21,21 @@ struct CompiledShape {
   int head_dim;               // the largest that fits
   int rows, keys;             // per tile
   int threads, shared_bytes;  // per block
-  ShapeUse use;
+  bool causal;                // preferred under a causal mask
 };
 template <class Shape, class Element, class Inputs>
 constexpr CompiledShape<Inputs> compiled_shape(std::string_view name, void (*kernel)(Inputs),
-                                               ShapeUse use = ShapeUse::kAny) {
+                                               bool causal = false) {
   const auto element =
       std::is_same_v<Element, __half> ? DeviceElement::kFloat16 : DeviceElement::kBFloat16;
   return {name,         element,      kernel,          Shape::kDim,
           Shape::kRows, Shape::kKeys, Shape::kThreads, Shape::kSharedBytes,
-          use};
+          causal};
 }
 // The shapes of a kernel: those that it takes by itself first, ascending head_dim. They are called
 // rows x keys, "q" (Q fragments stay in registers), blocks per SM ...
 std::span<const CompiledShape<TileInputs>> tile_shapes();
-// ... and rows x keys - stages of K and V, "o" (warpgroups compute their own key tiles).
+// ... and rows x keys - stages of K and V.
 std::span<const CompiledShape<GroupInputs>> group_shapes();
 
 // A tile shape of the backward pass: the kernels of dQ, and of dK and dV.

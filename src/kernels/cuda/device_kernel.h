@@ -74,8 +74,7 @@ std::unique_ptr<DeviceKernel> make_device_kernel(std::string_view name);
 
 // ---- the kernels themselves ----
 
-// Tile shapes of the `cuda` kernel for a padded head dimension, the one that it takes by itself
-// first; more than one only with LONGNET_CUDA_VARIANTS.
+// Tile shapes of a kernel for a padded head dimension, the one that it takes by itself first.
 std::vector<std::string> cuda_kernel_shapes(int64_t head_dim, bool causal = false);
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape = {});
 

@@ -42,14 +42,11 @@ struct GroupInputs : AttendInputs {
 
 // kGroups consumer warpgroups of 64 rows each, and one warpgroup that loads. One warpgroup at a
 // time issues its products, so that the others' exponentials fill the gap (FlashAttention-3's
-// "ping-pong"; Shah et al., 2024). kOwnKeys: under a causal mask each warpgroup computes the key
-// tiles that its own rows see, in tasks of one run of keys; else all those that the block's see.
-template <int kDim_, int kGroups_, int kKeys_, int kStages_, bool kOwnKeys_ = false>
+// "ping-pong"; Shah et al., 2024).
+template <int kDim_, int kGroups_, int kKeys_, int kStages_>
 struct GroupShape {
   static constexpr int kDim = kDim_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_;
-  static constexpr bool kOwnKeys = kOwnKeys_;
-  static constexpr int kGroupRows = 64, kRows = kGroupRows * kGroups,
-                       kThreads = 128 * (kGroups + 1);
+  static constexpr int kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kSlabDim = 64, kSlabs = kDim / kSlabDim, kRowBytes = kSlabDim * 2;
   static constexpr int kQSlabBytes = kRows * kRowBytes, kSlabBytes = kKeys * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes, kTileBytes = kSlabs * kSlabBytes;
@@ -80,12 +77,9 @@ struct GroupShape {
   LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return 5 + 4 * stage; }
 };
 
-// The tile shapes that are compiled; gpu_kernels_benchmark compares them where
-// LONGNET_CUDA_VARIANTS compiles those that the kernel does not take by itself.
-using Group64 = GroupShape<64, 3, 128, 4>;  // rows and keys of FlashAttention-3
-using Group64Own = GroupShape<64, 3, 128, 4, true>;
+// The tile shapes that are compiled.
+using Group64 = GroupShape<64, 3, 128, 4>;          // rows and keys of FlashAttention-3
 using Group128 = GroupShape<128, 2, 176, 2>;        // FlashAttention-3's without a mask ...
 using Group128Causal = GroupShape<128, 2, 128, 3>;  // ... and with a causal one
-using Group128Own = GroupShape<128, 2, 128, 3, true>;
 
 }  // namespace longnet

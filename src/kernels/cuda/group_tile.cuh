@@ -282,29 +282,6 @@ __device__ __forceinline__ void pass_turn(int index) {
   asm volatile("barrier.arrive %0, 256;" ::"r"(1 + next) : "memory");
 }
 
-// Gives back the key tiles from `keys` to `end` that only later warpgroups see, and takes part in
-// their turns.
-template <class Shape>
-__device__ __forceinline__ void release_unseen(const BlockMemory<Shape>& memory, int key, int end,
-                                               int index, RingPlace<Shape::kStages>& place,
-                                               int& q_parity) {
-  for (; key < end; key += Shape::kKeys) {
-    if (key == 0) {
-      memory.wait(Shape::kQFull, q_parity);
-      q_parity ^= 1;
-      memory.arrive(Shape::kQEmpty);
-    } else {
-      take_turn(index);
-      pass_turn<Shape>(index);
-    }
-    memory.wait(Shape::k_full(place.stage), place.parity);
-    memory.arrive(Shape::k_empty(place.stage));
-    memory.wait(Shape::v_full(place.stage), place.parity);
-    memory.arrive(Shape::v_empty(place.stage));
-    place.advance();
-  }
-}
-
 // Consumer warpgroup `index`, one key tile of a task after the other.
 template <class Shape, class Element>
 __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const GroupInputs& in,
@@ -316,10 +293,7 @@ __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const G
   for (int i = in.block_begin[block]; i < in.block_begin[block + 1]; ++i) {
     const GroupTile tile = in.tiles[i];
     const GroupTask& task = in.tasks[tile.task];
-    const bool own = Shape::kOwnKeys && in.causal && task.num_runs == 1;
-    const int first = tile.row + (own ? index * Shape::kGroupRows : 0);
-    KeyTiles<Shape::kKeys> keys(task, first,
-                                last_row(task, first, own ? Shape::kGroupRows : Shape::kRows));
+    KeyTiles<Shape::kKeys> keys(task, tile.row, last_row(task, tile.row, Shape::kRows));
     rows.begin(index * 64 + int(threadIdx.x % 128 / 32) * 16);
     if (keys.next(in)) {
       memory.wait(Shape::kQFull, q_parity);
@@ -355,10 +329,6 @@ __device__ __forceinline__ void consume(const BlockMemory<Shape> memory, const G
       place.advance();
     }
     rows.finish(task, in, tile.row);
-    if (own)
-      release_unseen(memory, keys.key(),
-                     in.runs[task.first_run].limit.visible(last_row(task, tile.row, Shape::kRows)),
-                     index, place, q_parity);
   }
 }
 

@@ -37,8 +37,7 @@ std::vector<CompiledShape<Inputs>> fitting_shapes(Shapes<Inputs> shapes, DeviceE
 // Returns the one of fitting_shapes() that is taken by itself.
 template <class Inputs>
 CompiledShape<Inputs> usual_shape(const std::vector<CompiledShape<Inputs>>& fitting, bool causal) {
-  const auto found = std::ranges::find(fitting, causal ? ShapeUse::kCausal : ShapeUse::kAny,
-                                       &CompiledShape<Inputs>::use);
+  const auto found = std::ranges::find(fitting, causal, &CompiledShape<Inputs>::causal);
   return found != fitting.end() ? *found : fitting.front();
 }
 

@@ -102,15 +102,9 @@ struct TileShape {
 };
 
 // The tile shapes that are compiled. Head dimensions between are padded with zeros to the next one.
-//
-// The default of each head dimension is a guess from registers and shared memory; the variants are
-// there for gpu_kernels_benchmark to find a better one on a real device (LONGNET_CUDA_VARIANTS).
 using Shape64 = TileShape<64, 2, 64, true, 2>;
 using Shape128 = TileShape<128, 2, 64, false, 2>;
 using Shape256 = TileShape<256, 1, 32, false, 1>;
-using Shape64Small = TileShape<64, 1, 64, true, 4>;
-using Shape128Lean = TileShape<128, 2, 32, false, 2>;
-using Shape128Small = TileShape<128, 1, 64, true, 3>;
 
 // Byte of a 16-byte chunk in a tile of rows. The rotation by row keeps the eight rows of an 8 x 8
 // matrix in distinct banks.
