@@ -353,9 +353,9 @@ class Benchmark {
           own_backward / rate("backward", "cudnn any order", d, 1), 0);
       const std::string own = own_kernel();
       const double fused = rate("merge", own + " fused", d, 4);
-      say("merge in the kernel / by a launch, " + own + at,
+      say(concat("merge in the kernel / by a launch, ", own, at),
           fused / rate("merge", own + " + merge", d, 4), 0);
-      say("rate of a merging attend / of a bare one, " + own + at,
+      say(concat("rate of a merging attend / of a bare one, ", own, at),
           fused / rate("merge", own + " alone", d, 4), 0.97);
     }
   }
