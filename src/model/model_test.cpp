@@ -42,9 +42,10 @@ std::string describe(const ModelCase& c) {
 }
 
 DilatedPattern pattern_of(const ModelCase& c) {
-  return find_algorithm(c.algorithm).pattern == PatternKind::kDilated
-             ? DilatedPattern{.branches = c.branches}
-             : dense_pattern(c.problem.seq_len);
+  const PatternKind kind = find_algorithm(c.algorithm).pattern;
+  return kind == PatternKind::kDilated  ? DilatedPattern{.branches = c.branches}
+         : kind == PatternKind::kSparse ? sparse_pattern(8, 4)
+                                        : dense_pattern(c.problem.seq_len);
 }
 
 Schedule program_of(const ModelCase& c, Pass pass = Pass::kStep) {
@@ -178,16 +179,17 @@ void expect_same(const Trained& one, const ModelCase& c, double later = 1e-6) {
 }
 
 TEST(Model, TheSameOnAnyNumberOfRanks) {
-  for (const std::string kernel : {"reference", "cpu"}) {
-    ModelCase c{.kernel = kernel};
-    const Trained one = train(c, 4);
-    EXPECT_LT(one.losses.back(), one.losses.front());
-    for (c.ranks = 1; c.ranks <= 4; ++c.ranks)
-      for (const bool sharded : {false, true}) {
-        c.shape.shard_optimizer = sharded;
-        expect_same(one, c);
-      }
-  }
+  for (const char* algorithm : {"dilated", "sparse"})
+    for (const char* kernel : {"reference", "cpu"}) {
+      ModelCase c{.algorithm = algorithm, .kernel = kernel};
+      const Trained one = train(c, 4);
+      EXPECT_LT(one.losses.back(), one.losses.front());
+      for (c.ranks = 1; c.ranks <= 4; ++c.ranks)
+        for (const bool sharded : {false, true}) {
+          c.shape.shard_optimizer = sharded;
+          expect_same(one, c);
+        }
+    }
 }
 
 TEST(Model, TheSameInReplicas) {
