@@ -258,19 +258,24 @@ TEST(Model, TheSameBitsWhateverIsComputedAgainAndOnAnyThreads) {
 }
 
 TEST(Model, AStepAllocatesNothingOnceWarm) {
-  for (const char* algorithm : {"dilated", "ring", "ulysses"})
-    for (const int threads : {1, 2}) {
-      const ModelCase c{
-          .algorithm = algorithm, .ranks = 2, .head_groups = threads, .kernel = "cpu"};
-      const Schedule step = program_of(c);
-      const auto kernel = make_kernel(c.kernel);
-      const auto model_kernel = make_cpu_model_kernel();
-      run_on_threads(c.ranks * c.head_groups, [&](Communicator& comm) {
-        MemoryLedger ledger;
-        ModelExecutor executor(c.shape, step, *kernel, *model_kernel, threads, comm, ledger);
-        EXPECT_EQ(allocations_once_warm(executor, comm), 0) << algorithm << " threads " << threads;
-      });
-    }
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const Recompute recompute : {Recompute::kKeepAttention, Recompute::kFull})
+      for (const bool sharded : {false, true})
+        for (const int threads : {1, 2}) {
+          ModelCase c{.algorithm = std::string(algorithm.name), .kernel = "cpu"};
+          c.ranks = algorithm.one_rank_only ? 1 : 2, c.head_groups = threads;
+          c.problem.num_kv_heads = 4;
+          c.shape.recompute = recompute, c.shape.shard_optimizer = sharded;
+          const Schedule step = program_of(c);
+          const auto kernel = make_kernel(c.kernel);
+          const auto model_kernel = make_cpu_model_kernel();
+          run_on_threads(c.ranks * c.head_groups, [&](Communicator& comm) {
+            MemoryLedger ledger;
+            ModelExecutor executor(c.shape, step, *kernel, *model_kernel, threads, comm, ledger);
+            EXPECT_EQ(allocations_once_warm(executor, comm), 0)
+                << describe(c) << " threads " << threads;
+          });
+        }
 }
 
 // What a rank of a step holds, of exact attention on one rank and of dilated attention, which adds
