@@ -40,6 +40,10 @@ std::vector<std::string> words_of(const CLI::Option& option) {
 std::string explain_value(const CLI::App& command, const std::string& said) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() == 0 || !said.starts_with(option->get_name() + ":")) continue;
+    // A check of the option's own says more than a list.
+    if (option->get_type_name().find('{') != std::string::npos &&
+        said.find(" not in {") == std::string::npos)
+      continue;
     const std::vector<std::string> words = words_of(*option);
     const std::string& value = option->results().back();
     const std::string near = closest_match(value, words);
