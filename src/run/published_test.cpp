@@ -2,6 +2,7 @@
 #include "run/published.h"
 
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -88,7 +89,9 @@ TEST(Published, BlindCasesHaveGroupsOfTheirOwn) {
 // What load_published says of a file with one case of this setup.
 std::string refusal_of(const std::string& setup) {
   namespace fs = std::filesystem;
-  const fs::path folder = fs::path(testing::TempDir()) / "published_test/cases";
+  // Tests run beside each other, each in a process of its own.
+  const fs::path folder =
+      fs::path(testing::TempDir()) / concat("published_test_", ::getpid()) / "cases";
   fs::create_directories(folder);
   fs::create_directories(folder.parent_path() / "clusters");
   fs::copy_file(LONGNET_SOURCE_DIR "/configs/clusters/h100-ndr400.json",
@@ -99,12 +102,14 @@ std::string refusal_of(const std::string& setup) {
              "tolerance": {"value": 0.1, "source": "s"},
              "cases": [{"id": "a", "setup": )"
       << setup << R"(, "value": 1}]})";
+  std::string refusal;
   try {
     load_published(folder.string());
   } catch (const UsageError& e) {
-    return e.what();
+    refusal = e.what();
   }
-  return "";
+  fs::remove_all(folder.parent_path());
+  return refusal;
 }
 
 TEST(Published, AFileWithAnUnknownKeyIsRefused) {
