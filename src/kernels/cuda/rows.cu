@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "core/memory_tags.h"
@@ -10,15 +11,21 @@ namespace longnet {
 namespace {
 
 constexpr int64_t kMostBlocks = 4096;  // in kernels that loop over a flat range
-constexpr int64_t kFillRows = 1024, kManyTiles = 32768;
+constexpr int64_t kFillRows = 1024, kManyTiles = 16384;
 
+// The first rows of each task, then the next ones of each: heads of the same tokens, which lie
+// together in memory, are worked on together.
 template <class Task>
 std::vector<RowTile> row_tiles(std::span<const Task> tasks, int rows_per_tile) {
   std::vector<RowTile> tiles;
-  for (size_t i = 0; i < tasks.size(); ++i)
-    for (int64_t at = 0; at < tasks[i].rows; at += rows_per_tile)
+  std::vector<int32_t> left(tasks.size());
+  std::iota(left.begin(), left.end(), 0);
+  for (int64_t at = 0; !left.empty(); at += rows_per_tile) {
+    std::erase_if(left, [&](int32_t i) { return tasks[size_t(i)].rows <= at; });
+    for (const int32_t i : left)
       tiles.push_back(
-          {int32_t(i), int32_t(std::min<int64_t>(rows_per_tile, tasks[i].rows - at)), at});
+          {i, int32_t(std::min<int64_t>(rows_per_tile, tasks[size_t(i)].rows - at)), at});
+  }
   check(tiles.size() < (size_t{1} << 31), "too many row tiles: ", tiles.size());
   return tiles;
 }
@@ -56,20 +63,20 @@ int fill_rows(std::span<const Task> tasks) {
   return int(kFillRows * std::max<int64_t>(1, rows / (kManyTiles * kFillRows)));
 }
 
-// Calls make(threads that have a row together).
-template <class Make>
+// Calls make(threads that have a row together, kLanes each).
+template <int kLanes, class Make>
 auto with_share(int64_t head_dim, Make make) {
   check(head_dim % 8 == 0 && head_dim <= 256, "head_dim must be a multiple of 8 up to 256, is ",
         head_dim);
-  if (head_dim <= 64) return make(std::integral_constant<int, 8>());
-  if (head_dim <= 128) return make(std::integral_constant<int, 16>());
-  return make(std::integral_constant<int, 32>());
+  if (head_dim <= 64) return make(std::integral_constant<int, 64 / kLanes>());
+  if (head_dim <= 128) return make(std::integral_constant<int, 128 / kLanes>());
+  return make(std::integral_constant<int, 256 / kLanes>());
 }
 
 // `digest`, unless null, grows by the digest of the rows at each launch.
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
                       DeviceElement stored, Hash* digest, MemoryLedger& ledger) {
-  return with_share(head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
+  return with_share<16>(head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
     const auto of = [&](const auto kernel) {
       return prepared(tasks, fill_rows(tasks), ledger, "launch of the generator", kernel,
                       int(head_dim / 8), seed, digest);
@@ -97,7 +104,7 @@ class DeviceRowWorker final : public RowWorker {
 
   uint64_t digest(std::span<const FillRows> tasks, const RowFormat& format, int) const override {
     return summed([&](Hash* total, MemoryLedger& lists) {
-      return with_share(format.head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
+      return with_share<16>(format.head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
         return prepared(tasks, fill_rows(tasks), lists, "launch of digest",
                         format.dtype == DType::kFloat32 ? digest_kernel<float, kShare>
                                                         : digest_kernel<__nv_bfloat16, kShare>,
@@ -116,7 +123,7 @@ class DeviceRowWorker final : public RowWorker {
     MemoryLedger lists;
     const DeviceBuffer parts(lists, kTaskLists, int64_t(tiles.size() * sizeof(OutputSummary)));
     const Prepared sums =
-        with_share(head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
+        with_share<8>(head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
           return prepared(tasks, fill_rows(tasks), lists, "launch of summarize",
                           summarize_kernel<kShare>, int(head_dim / 4),
                           reinterpret_cast<OutputSummary*>(parts.data()));

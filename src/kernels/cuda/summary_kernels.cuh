@@ -1,8 +1,9 @@
 // Kernels of rows.cu that make rows, or sum them up, with a hash of each row. Neighbouring threads
-// have a row together, eight lanes each:
+// have a row together, each two groups of its lanes:
 //
-//   head_dim 64: 8 threads a row, 32 rows of a block at once; head_dim 80: 16 threads, 6 of them
-//   idle
+//   inputs, groups of eight:   head_dim 64: 4 threads a row, 64 rows of a block at once
+//   outputs, groups of four:   head_dim 64: 8 threads a row; head_dim 80: 16 threads, where twelve
+//                              have one group
 #pragma once
 #include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/rows_kernels.cuh"
@@ -21,9 +22,28 @@ __device__ T over_share(T x) {
   return x;
 }
 
-// For each row of a tile part(row, is_row) by all its threads, whole warps in step, and
+// A value of a thread's rows, which come in equal steps: the first row's, then the next one's.
+template <int kShare, class T>
+class InSteps {
+ public:
+  __device__ InSteps(T begin, int64_t per_row, const RowTile& tile)
+      : at_(begin + (tile.first + int(threadIdx.x) / kShare) * per_row),
+        step_(kThreads / kShare * per_row) {}
+  __device__ T next() {
+    const T now = at_;
+    at_ += step_;
+    return now;
+  }
+
+ private:
+  T at_;
+  int64_t step_;
+};
+
+// For each row of a tile part(is_row) by all its threads, whole warps in step, and
 // done(row, sum of the parts) by one of them, which waits until each has such a row: what is to do
-// once a row costs no more than what every thread does.
+// once a row costs no more than what every thread does. A thread's parts are those of the rows of
+// InSteps, in order.
 template <int kShare, class Part, class Done>
 __device__ void for_each_row(const RowTile& tile, Part part, Done done) {
   constexpr int kAtOnce = kThreads / kShare;
@@ -33,7 +53,7 @@ __device__ void for_each_row(const RowTile& tile, Part part, Done done) {
 #pragma unroll 1
     for (int n = 0; n < kShare && first + n * kAtOnce < tile.count; ++n) {
       const int i = first + n * kAtOnce + mine;
-      const Hash sum = over_share<kShare>(part(tile.first + i, i < tile.count));
+      const Hash sum = over_share<kShare>(part(i < tile.count));
       if (n == at) kept = sum;
     }
     const int i = first + at * kAtOnce + mine;
@@ -43,27 +63,48 @@ __device__ void for_each_row(const RowTile& tile, Part part, Done done) {
 
 // ---- inputs ----
 
-// Eight lanes as they are stored, and the keys of their 64-bit words.
-template <class Element, int kShare>
+// unit_normal_like() without a conversion: the sum of the bytes fills the last bits of 2^23.
+__device__ float unit_normal_of(uint32_t word) {
+  constexpr float kShift = 8388608.0f;
+  const uint32_t shifted = __dp4a(word, 0x01010101u, __float_as_uint(kShift));
+  return (__uint_as_float(shifted) - (kShift + float(kMeanOfWord))) * kUnitOfWord;
+}
+
+// A group of eight lanes of a row as they are stored, and the keys of their 64-bit words.
+template <class Element>
 struct Lanes {
   static constexpr int kWords = 2 * int(sizeof(Element));
+  int index;
   uint32_t word[kWords];
   Hash key[kWords / 2];
 
-  __device__ Lanes() {
-    for (int k = 0; k < kWords / 2; ++k)
-      key[k] = word_key(uint64_t(int(threadIdx.x) % kShare * (kWords / 2) + k));
+  __device__ explicit Lanes(int group) : index(group) {
+    for (int k = 0; k < kWords / 2; ++k) {
+      key[k] = word_key(uint64_t(group * (kWords / 2) + k));
+      asm volatile("" : "+l"(key[k]));  // kept: it is not computed again for each row
+    }
   }
-  __device__ static uint4* place(const FillRows& task, int64_t row) {
-    return reinterpret_cast<uint4*>(static_cast<Element*>(task.out) + row * task.row_stride +
-                                    int(threadIdx.x) % kShare * 8);
-  }
-  __device__ void set(const float (&x)[8]) {
+  __device__ void generate(const RowKey& row) {
+    float x[8];
+    for (int half = 0; half < 2; ++half) {
+      const PhiloxBlock words = row_words(row, 2 * index + half);
+      for (int k = 0; k < 4; ++k) x[4 * half + k] = unit_normal_of(words.word[k]);
+    }
     for (int k = 0; k < kWords; ++k)
       if constexpr (kWords == 8)
         word[k] = __float_as_uint(x[k]);
       else
         word[k] = pack_pair<Element>(x[2 * k], x[2 * k + 1]);
+  }
+  __device__ void store(Element* row) const {
+    for (int k = 0; k < kWords; k += 4)
+      fours(row)[k / 4] = {word[k], word[k + 1], word[k + 2], word[k + 3]};
+  }
+  __device__ void load(const Element* row) {
+    for (int k = 0; k < kWords; k += 4) {
+      const uint4 four = fours(const_cast<Element*>(row))[k / 4];
+      word[k] = four.x, word[k + 1] = four.y, word[k + 2] = four.z, word[k + 3] = four.w;
+    }
   }
   __device__ Hash hash() const {
     Hash sum = 0;
@@ -71,14 +112,10 @@ struct Lanes {
       sum += hash_word(uint64_t{word[2 * k + 1]} << 32 | word[2 * k], key[k]);
     return sum;
   }
-};
 
-// unit_normal_like() without a conversion: the sum of the bytes fills the last bits of 2^23.
-__device__ float unit_normal_of(uint32_t word) {
-  constexpr float kShift = 8388608.0f;
-  const uint32_t shifted = __dp4a(word, 0x01010101u, __float_as_uint(kShift));
-  return (__uint_as_float(shifted) - (kShift + float(kMeanOfWord))) * kUnitOfWord;
-}
+ private:
+  __device__ uint4* fours(Element* row) const { return reinterpret_cast<uint4*>(row + index * 8); }
+};
 
 __device__ Hash named_hash(const FillRows& task, int64_t row, Hash words) {
   return mix64(
@@ -90,31 +127,32 @@ __device__ void add_to_total(Hash mine, Hash* total) {
   if (int(threadIdx.x) % kWarp == 0) atomicAdd(total, mine);
 }
 
-// `digest`, unless null, grows by the digest of what is stored. `shares`: threads with lanes.
+// `digest`, unless null, grows by the digest of what is stored. `groups`: of a row.
 template <class Element, int kShare>
-__global__ void __launch_bounds__(kThreads)
-    generate_kernel(const FillRows* tasks, const RowTile* tiles, int shares, uint64_t seed,
+__global__ void __launch_bounds__(kThreads, 5)
+    generate_kernel(const FillRows* tasks, const RowTile* tiles, int groups, uint64_t seed,
                     Hash* digest) {
   const RowTile tile = tiles[blockIdx.x];
   const FillRows task = tasks[tile.task];
   const int at = int(threadIdx.x) % kShare;
-  Lanes<Element, kShare> lanes;
+  Lanes<Element> lanes[2] = {Lanes<Element>(at), Lanes<Element>(at + kShare)};
+  InSteps<kShare, int64_t> token(task.first_token, task.token_step, tile);
+  InSteps<kShare, Element*> out(static_cast<Element*>(task.out), task.row_stride, tile);
   Hash mine = 0;
   for_each_row<kShare>(
       tile,
-      [&](int64_t row, bool is_row) -> Hash {
-        if (!is_row || at >= shares) return 0;
-        const RowKey key{seed, task.tensor, task.first_token + row * task.token_step, task.head};
-        float x[8];
-        for (int half = 0; half < 2; ++half) {
-          const PhiloxBlock words = row_words(key, 2 * at + half);
-          for (int k = 0; k < 4; ++k) x[4 * half + k] = unit_normal_of(words.word[k]);
+      [&](bool is_row) -> Hash {
+        const RowKey key{seed, task.tensor, token.next(), task.head};
+        Element* const row = out.next();
+        Hash sum = 0;
+#pragma unroll
+        for (Lanes<Element>& group : lanes) {
+          if (!is_row || group.index >= groups) continue;
+          group.generate(key);
+          group.store(row);
+          sum += group.hash();
         }
-        lanes.set(x);
-        uint4* const into = lanes.place(task, row);
-        for (int k = 0; k < lanes.kWords; k += 4)
-          into[k / 4] = {lanes.word[k], lanes.word[k + 1], lanes.word[k + 2], lanes.word[k + 3]};
-        return lanes.hash();
+        return sum;
       },
       [&](int64_t row, Hash words) { mine += named_hash(task, row, words); });
   if (digest != nullptr) add_to_total(mine, digest);
@@ -122,22 +160,26 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Element, int kShare>
 __global__ void __launch_bounds__(kThreads)
-    digest_kernel(const FillRows* tasks, const RowTile* tiles, int shares, Hash* digest) {
+    digest_kernel(const FillRows* tasks, const RowTile* tiles, int groups, Hash* digest) {
   const RowTile tile = tiles[blockIdx.x];
   const FillRows task = tasks[tile.task];
-  Lanes<Element, kShare> lanes;
+  const int at = int(threadIdx.x) % kShare;
+  Lanes<Element> lanes[2] = {Lanes<Element>(at), Lanes<Element>(at + kShare)};
+  InSteps<kShare, const Element*> from(static_cast<const Element*>(task.out), task.row_stride,
+                                       tile);
   Hash mine = 0;
   for_each_row<kShare>(
       tile,
-      [&](int64_t row, bool is_row) -> Hash {
-        if (!is_row || int(threadIdx.x) % kShare >= shares) return 0;
-        const uint4* const from = lanes.place(task, row);
-        for (int k = 0; k < lanes.kWords; k += 4) {
-          const uint4 four = from[k / 4];
-          lanes.word[k] = four.x, lanes.word[k + 1] = four.y;
-          lanes.word[k + 2] = four.z, lanes.word[k + 3] = four.w;
+      [&](bool is_row) -> Hash {
+        const Element* const row = from.next();
+        Hash sum = 0;
+#pragma unroll
+        for (Lanes<Element>& group : lanes) {
+          if (!is_row || group.index >= groups) continue;
+          group.load(row);
+          sum += group.hash();
         }
-        return lanes.hash();
+        return sum;
       },
       [&](int64_t row, Hash words) { mine += named_hash(task, row, words); });
   add_to_total(mine, digest);
@@ -183,6 +225,8 @@ class SeenOutput {
   Hash digest_ = 0;
 };
 
+__device__ float sum_of(float4 x) { return (x.x + x.y) + (x.z + x.w); }
+
 __device__ int count_nans(float4 x) {
   return (isnan(x.x) ? 1 : 0) + (isnan(x.y) ? 1 : 0) + (isnan(x.z) ? 1 : 0) + (isnan(x.w) ? 1 : 0);
 }
@@ -196,24 +240,34 @@ __global__ void __launch_bounds__(kThreads, 4)  // as many blocks as it takes to
   auto* const of_warp = reinterpret_cast<OutputSummary*>(shared);
   const RowTile tile = tiles[blockIdx.x];
   const OutputRows& task = tasks[tile.task];  // the rest is read once for each thread's own row
-  const float* const o = task.o;
-  const int64_t o_stride = task.o_stride;
   const int at = int(threadIdx.x) % kShare;
   const bool has[2] = {at < fours, at + kShare < fours};
+  // The next row is on its way while one is summed up.
+  InSteps<kShare, const float*> o(task.o + 4 * at, task.o_stride, tile);
+  int left = tile.count - int(threadIdx.x) / kShare;
+  float4 ahead[2];
+  const auto load = [&] {
+    const auto* const from = reinterpret_cast<const float4*>(o.next());
+    for (int k = 0; k < 2; ++k) ahead[k] = left > 0 && has[k] ? from[k * kShare] : float4{};
+    left -= kThreads / kShare;
+  };
+  load();
   Hash key[4];
   for (int k = 0; k < 4; ++k)
     key[k] = has[k / 2] ? word_key(uint64_t(2 * (at + k / 2 * kShare) + k % 2)) : 0;
   SeenOutput seen;
   for_each_row<kShare>(
       tile,
-      [&](int64_t row, bool is_row) {
-        const auto* const from = reinterpret_cast<const float4*>(o + row * o_stride) + at;
-        float4 x[2] = {};
-        for (int k = 0; k < 2; ++k)
-          if (is_row && has[k]) x[k] = from[k * kShare];
-        int nans = count_nans(x[0]) + count_nans(x[1]);
-        seen.add_nans(nans);
-        if (__any_sync(0xFFFFFFFFu, nans > 0)) nans = over_share<kShare>(nans);
+      [&](bool is_row) {
+        const float4 x[2] = {ahead[0], ahead[1]};
+        load();
+        int nans = 0;
+        // Infinities of both signs have that sum, too.
+        if (__any_sync(0xFFFFFFFFu, isnan(sum_of(x[0]) + sum_of(x[1])))) {
+          nans = count_nans(x[0]) + count_nans(x[1]);
+          seen.add_nans(nans);
+          nans = over_share<kShare>(nans);
+        }
         Hash hash = 0;
         for (int k = 0; k < 2; ++k) {
           if (nans == 0 && is_row && has[k]) seen.add(x[k]);
