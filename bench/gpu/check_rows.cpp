@@ -1,5 +1,6 @@
 // gpu_check: the generator, pack and merge.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -262,22 +263,36 @@ uint64_t words_hash(const std::byte* row, int64_t bytes) {
 void check_digest(Outcome& out, int64_t d, DType dtype, int64_t rows) {
   MemoryLedger ledger;
   const int64_t stride = d + 8, bytes = dtype_bytes(dtype);
-  DeviceBuffer buffer(ledger, "rows", rows * stride * bytes);
-  const FillRows task{.tensor = Tensor::kValue,
-                      .head = 3,
-                      .first_token = (int64_t{1} << 32) - 7,
-                      .token_step = 5,
-                      .rows = rows,
-                      .out = buffer.data(),
-                      .row_stride = stride};
+  DeviceBuffer buffer(ledger, "rows", 2 * rows * stride * bytes);
+  const FillRows first{.tensor = Tensor::kValue,
+                       .head = 3,
+                       .first_token = (int64_t{1} << 32) - 7,
+                       .token_step = 5,
+                       .rows = rows,
+                       .out = buffer.data(),
+                       .row_stride = stride};
+  FillRows second = first;
+  second.head = 4;
+  second.rows = rows / 3;
+  second.out = buffer.data() + rows * stride * bytes;
+  std::vector<std::byte> beside(70000);
+  DeviceBuffer memory(ledger, "poisoned", int64_t(beside.size()));
+  memory.upload(beside);
+  const std::span<std::byte> poisoned[] = {memory.bytes().subspan(16, 40021),
+                                           memory.bytes().subspan(50000, 7)};
+  for (const std::span<std::byte> part : poisoned)
+    std::fill_n(beside.begin() + (part.data() - memory.data()), part.size(), std::byte{0xFF});
   uint64_t got = 0, expected = 0;
-  const auto worker = make_device_row_worker();
-  worker->fill({&task, 1}, {.seed = 9, .head_dim = d, .dtype = dtype}, 1, &got);
-  const auto host = download<std::byte>(buffer.data(), buffer.size());
-  for (int64_t i = 0; i < rows; ++i)
-    expected += mix64(words_hash(host.data() + i * stride * bytes, d * bytes) +
-                      row_name(uint32_t(task.tensor), task.head, task.first_token + 5 * i));
+  make_device_row_worker()->fill(std::array{first, second},
+                                 {.seed = 9, .head_dim = d, .dtype = dtype}, 1, &got, poisoned);
+  for (const FillRows& task : {first, second}) {
+    const auto host = download<std::byte>(task.out, task.rows * stride * bytes);
+    for (int64_t i = 0; i < task.rows; ++i)
+      expected += mix64(words_hash(host.data() + i * stride * bytes, d * bytes) +
+                        row_name(uint32_t(task.tensor), task.head, task.first_token + 5 * i));
+  }
   out.expect(got == expected, concat("digest of rows of ", d, " ", to_string(dtype)));
+  out.expect(download<std::byte>(memory.data(), memory.size()) == beside, "poison beside rows");
 }
 
 void check_summary(Outcome& out, int64_t d, int64_t rows) {

@@ -54,8 +54,11 @@ class Executor {
   virtual void fill_inputs() = 0;
   // Makes those inputs again that a run changes: none of attention.
   virtual void restore_inputs() {}
-  // Makes every buffer but the inputs NaN again: rows of an earlier run cannot pass for the next's.
-  virtual void poison(const RowWorker& worker) { longnet::poison(*bound_, worker); }
+  // Every buffer but the inputs. Made NaN again, rows of an earlier run cannot pass for the next's.
+  virtual std::vector<std::span<std::byte>> poisoned() const { return written_memory(*bound_); }
+  virtual void poison(const RowWorker& worker) {
+    for (const std::span<std::byte> bytes : poisoned()) worker.poison(bytes, bound_->threads());
+  }
   // Returns when the run is over: its seconds by the clock of the device that runs it.
   virtual double run(RunMode mode) = 0;
   double run() { return run(RunMode::kFull); }

@@ -110,9 +110,10 @@ void ProgramExecutor::fill_inputs() {
   longnet::fill_inputs(*bound_, *make_cpu_row_worker());
 }
 
-void ProgramExecutor::poison(const RowWorker& worker) {
-  Executor::poison(worker);
-  worker.poison(workspace_, bound_->threads());
+std::vector<std::span<std::byte>> ProgramExecutor::poisoned() const {
+  auto memory = Executor::poisoned();
+  memory.push_back(workspace_);
+  return memory;
 }
 
 double ProgramExecutor::elapsed() const {

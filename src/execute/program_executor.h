@@ -38,7 +38,7 @@ class ProgramExecutor : public Executor {
   void fill_inputs() override;
   // The part of fill_inputs that opens what communicates and makes every buffer NaN.
   void open();
-  void poison(const RowWorker& worker) override;
+  std::vector<std::span<std::byte>> poisoned() const override;
   using Executor::run;
   double run(RunMode mode) override;
   std::optional<SingleAttend> single_attend() override;

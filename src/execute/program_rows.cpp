@@ -1,6 +1,7 @@
 #include "execute/program_rows.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "comm/communicator.h"
 #include "core/check.h"
@@ -88,17 +89,26 @@ std::vector<FillRows> shard_rows(const BoundProgram& bound, TensorKind kind) {
   return view_rows(bound, {slot, own});
 }
 
-uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker) {
-  uint64_t digest = 0;
+uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker,
+                     std::span<const std::span<std::byte>> poisoned) {
+  std::vector<FillRows> rows;
   for (const TensorKind kind : made_inputs(bound))
-    worker.fill(shard_rows(bound, kind), row_format(bound.sharded().problem), bound.threads(),
-                &digest);
+    std::ranges::copy(shard_rows(bound, kind), std::back_inserter(rows));
+  uint64_t digest = 0;
+  worker.fill(rows, row_format(bound.sharded().problem), bound.threads(), &digest, poisoned);
   return digest;
 }
 
-void poison(const BoundProgram& bound, const RowWorker& worker) {
+std::vector<std::span<std::byte>> written_memory(const BoundProgram& bound) {
+  std::vector<std::span<std::byte>> memory;
   for (int slot = 0; slot < int(bound.program().slots.size()); ++slot)
-    if (!bound.program().is_input(slot)) worker.poison(bound.memory(slot), bound.threads());
+    if (!bound.program().is_input(slot)) memory.push_back(bound.memory(slot));
+  return memory;
+}
+
+void poison(const BoundProgram& bound, const RowWorker& worker) {
+  for (const std::span<std::byte> bytes : written_memory(bound))
+    worker.poison(bytes, bound.threads());
 }
 
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker) {

@@ -17,8 +17,12 @@ std::vector<TensorKind> made_inputs(const BoundProgram& bound);
 
 // Fills Q, K and V of the shard, and dO of a backward pass, from the generator; its other input,
 // the output of the forward pass, comes from there. Returns their digest (kernels/row_worker.h).
-uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker);
-// Fills every slot but the inputs with NaN: what a run has not written cannot pass for its output.
+// `poisoned` becomes NaN.
+uint64_t fill_inputs(const BoundProgram& bound, const RowWorker& worker,
+                     std::span<const std::span<std::byte>> poisoned = {});
+// Every slot but the inputs.
+std::vector<std::span<std::byte>> written_memory(const BoundProgram& bound);
+// Fills it with NaN: what a run has not written cannot pass for its output.
 void poison(const BoundProgram& bound, const RowWorker& worker);
 // The digest of these as they are in memory.
 uint64_t digest_inputs(const BoundProgram& bound, const RowWorker& worker);

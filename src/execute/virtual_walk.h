@@ -66,8 +66,8 @@ struct WalkUnit {
   bool operator==(const WalkUnit&) const = default;
 };
 
-// Seconds of one unit. `generate` makes the shard's own inputs with their digest, `receive` what
-// other ranks would send.
+// Seconds of one unit. `generate` makes the shard's own inputs with their digest, and on a GPU
+// poisons the rest meanwhile; `receive` makes what other ranks would send.
 struct WalkTimes {
   double bind_s = 0, poison_s = 0, generate_s = 0, receive_s = 0;
   double output_s = 0;  // the forward pass before a backward pass alone

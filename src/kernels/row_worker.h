@@ -83,9 +83,11 @@ struct RowFormat {
 class RowWorker {
  public:
   virtual ~RowWorker() = default;
-  // `digest`, when given, grows by the digest of the rows.
+  // `digest`, when given, grows by the digest of the rows. `poisoned`, apart from the rows, is
+  // poisoned: by a GPU at the same time.
   virtual void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
-                    uint64_t* digest = nullptr) const = 0;
+                    uint64_t* digest = nullptr,
+                    std::span<const std::span<std::byte>> poisoned = {}) const = 0;
   // The digest alone, of rows that are there.
   virtual uint64_t digest(std::span<const FillRows> tasks, const RowFormat& format,
                           int threads) const = 0;

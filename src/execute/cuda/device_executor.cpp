@@ -176,9 +176,11 @@ void DeviceExecutor::fill_inputs() {
   generate_inputs();
 }
 
-void DeviceExecutor::poison(const RowWorker& worker) {
-  Executor::poison(worker);
-  for (const DeviceOp& op : ops_) op.work.poison(worker);
+std::vector<std::span<std::byte>> DeviceExecutor::poisoned() const {
+  auto memory = Executor::poisoned();
+  for (const DeviceOp& op : ops_)
+    for (const DeviceBuffer& scratch : op.work.workspaces()) memory.push_back(scratch.bytes());
+  return memory;
 }
 
 void DeviceExecutor::generate_inputs() {

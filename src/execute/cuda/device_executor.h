@@ -74,7 +74,7 @@ class DeviceExecutor final : public Executor {
                  std::unique_ptr<DeviceExecutor> before = nullptr);
 
   void fill_inputs() override;
-  void poison(const RowWorker& worker) override;
+  std::vector<std::span<std::byte>> poisoned() const override;
   void generate_inputs();  // without what fill_inputs does beside it
   using Executor::run;
   // Returns when the device has finished: seconds between the first and the last op, by events.

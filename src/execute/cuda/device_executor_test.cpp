@@ -216,7 +216,6 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
       EXPECT_EQ(got.received_bytes, want.received_bytes);
       EXPECT_EQ(got.errors.queries, want.errors.queries);
       EXPECT_EQ(got.slot_bytes, want.slot_bytes);
-      EXPECT_GT(got.times.poison_s, 0);
       for (const ShardOutcome* out : {&got, &want}) {
         ASSERT_EQ(out->poisoned.has_value(), unit.rank == 0);
         EXPECT_FALSE(out->poisoned && judge(*out->poisoned, 0, s, {.rel_l2 = 1e-5}).pass);

@@ -69,13 +69,13 @@ class DeviceWalk final : public UnitWalk {
     const BoundProgram& bound = executor_->bound();
     const Compare compare = [&](const ExpectedRows& rows) { return executor_->compare(rows); };
     std::future<ExpectedRows> expected;
-    if (samples) inspect_poisoned(bound, *samples, compare, out);
     if (samples) expected = expect(bound, *samples, std::launch::async);
-    if (!output.empty()) executor_->write(output, bound.memory(kOutputSlot));
     {
       Stopwatch watch(out.times.generate_s);
-      out.input_digest = fill_inputs(bound, *worker_);
+      out.input_digest = fill_inputs(bound, *worker_, executor_->poisoned());
     }
+    if (samples) inspect_poisoned(bound, *samples, compare, out);
+    if (!output.empty()) executor_->write(output, bound.memory(kOutputSlot));
     out.unit_bytes = ledger_.now_bytes();
     const double all = executor_->run();
     note_times(*executor_, all, out);
@@ -89,20 +89,16 @@ class DeviceWalk final : public UnitWalk {
 
   // Memory is kept from unit to unit, and so are the plans of attends that are the same.
   void prepare(const Schedule& schedule, double share, ShardOutcome& out) {
-    {
-      Stopwatch watch(out.times.bind_s);
-      memory_.grow(slot_memory(schedule, out.unit.rank), ledger_);
-      DeviceExecutor::Options options{
-          .virtual_ranks = true,
-          .first_batch = out.unit.first_batch,
-          .share = share,
-          .take_gradients = [this](std::span<const FillRows> rows) { gradients_->add(rows); },
-          .memory = memory_.place(schedule.program(out.unit.rank))};
-      executor_ = std::make_unique<DeviceExecutor>(schedule, out.unit.rank, *kernel_, nullptr,
-                                                   options, ledger_, std::move(executor_));
-    }
-    Stopwatch watch(out.times.poison_s);
-    executor_->poison(*worker_);
+    Stopwatch watch(out.times.bind_s);
+    memory_.grow(slot_memory(schedule, out.unit.rank), ledger_);
+    DeviceExecutor::Options options{
+        .virtual_ranks = true,
+        .first_batch = out.unit.first_batch,
+        .share = share,
+        .take_gradients = [this](std::span<const FillRows> rows) { gradients_->add(rows); },
+        .memory = memory_.place(schedule.program(out.unit.rank))};
+    executor_ = std::make_unique<DeviceExecutor>(schedule, out.unit.rank, *kernel_, nullptr,
+                                                 options, ledger_, std::move(executor_));
   }
 
   // The output that a backward pass alone begins with.
@@ -112,6 +108,7 @@ class DeviceWalk final : public UnitWalk {
     Schedule forward = schedule;
     forward.program = schedule.forward;
     prepare(forward, 1, aside);
+    executor_->poison(*worker_);
     executor_->generate_inputs();
     executor_->run();
     const std::span<std::byte> from = executor_->bound().memory(kOutputSlot);

@@ -208,8 +208,9 @@ constexpr int64_t kPoisonBytes = int64_t{4} << 20;  // bytes of one call of mems
 
 class CpuRowWorker final : public RowWorker {
  public:
-  void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads,
-            uint64_t* digest) const override {
+  void fill(std::span<const FillRows> tasks, const RowFormat& format, int threads, uint64_t* digest,
+            std::span<const std::span<std::byte>> poisoned) const override {
+    for (const std::span<std::byte> bytes : poisoned) poison(bytes, threads);
     const uint64_t sum = sum_over_pieces(tasks, format, threads, [&](const FillRows& rows) {
       fill_rows(rows, format);
       return digest == nullptr ? uint64_t{0} : digest_rows(rows, format);

@@ -17,7 +17,6 @@
 
 #include "core/cuda/device.h"
 #include "core/memory_tags.h"
-#include "kernels/row_worker.h"
 
 namespace longnet {
 
@@ -42,10 +41,8 @@ class Prepared {
   void launch(const Stream& stream) const {
     for (const Step& step : steps_) step(stream);
   }
-  // Makes scratch memory NaN: what an earlier launch left there cannot pass for the next one's.
-  void poison(const RowWorker& worker) const {
-    for (const DeviceBuffer& workspace : workspaces_) worker.poison(workspace.bytes(), 1);
-  }
+  // Made NaN, what an earlier launch left there cannot pass for the next one's.
+  const std::vector<DeviceBuffer>& workspaces() const { return workspaces_; }
 
  private:
   std::vector<DeviceBuffer> workspaces_, lists_;

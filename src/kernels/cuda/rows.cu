@@ -10,7 +10,8 @@
 namespace longnet {
 namespace {
 
-constexpr int64_t kMostBlocks = 4096;  // in kernels that loop over a flat range
+constexpr int64_t kMostBlocks = 4096;    // in kernels that loop over a flat range
+constexpr unsigned kPoisonBlocks = 132;  // one for each multiprocessor of a large GPU
 constexpr int64_t kFillRows = 1024, kManyTiles = 16384;
 
 // The first rows of each task, then the next ones of each: heads of the same tokens, which lie
@@ -94,11 +95,13 @@ DeviceElement stored_as(const RowFormat& format) {
 // Lists are gone when a call returns.
 class DeviceRowWorker final : public RowWorker {
  public:
-  void fill(std::span<const FillRows> tasks, const RowFormat& format, int,
-            uint64_t* digest_sum) const override {
+  void fill(std::span<const FillRows> tasks, const RowFormat& format, int, uint64_t* digest_sum,
+            std::span<const std::span<std::byte>> poisoned) const override {
+    for (const std::span<std::byte> bytes : poisoned) poison_beside(bytes);
     const uint64_t sum = summed([&](Hash* total, MemoryLedger& lists) {
       return prepare_fill(tasks, format.seed, format.head_dim, stored_as(format), total, lists);
     });
+    beside_.synchronize();
     if (digest_sum != nullptr) *digest_sum += sum;
   }
 
@@ -141,6 +144,17 @@ class DeviceRowWorker final : public RowWorker {
   }
 
  private:
+  // By so few threads that they leave room for blocks that compute: these are bound by
+  // multiplications, and memory is idle half of the time.
+  void poison_beside(std::span<std::byte> bytes) const {
+    const int64_t count = int64_t(bytes.size() / sizeof(uint4)),
+                  end = count * int64_t{sizeof(uint4)};
+    poison_kernel<<<kPoisonBlocks, kPoisonThreads, 0, beside_.handle()>>>(
+        reinterpret_cast<uint4*>(bytes.data()), count);
+    check_cuda(cudaGetLastError(), "launch of poison");
+    beside_.fill(bytes.data() + end, 0xFF, int64_t(bytes.size()) - end);
+  }
+
   // The total to which the work that `make` prepares adds.
   template <class Make>
   uint64_t summed(Make make) const {
@@ -155,7 +169,7 @@ class DeviceRowWorker final : public RowWorker {
     return sum;
   }
 
-  Stream stream_;
+  Stream stream_, beside_;
 };
 
 }  // namespace

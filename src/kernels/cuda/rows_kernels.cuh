@@ -8,7 +8,7 @@
 namespace longnet {
 namespace {
 
-constexpr int kThreads = 256, kMergeRows = 64, kPackRows = 64;
+constexpr int kThreads = 256, kPoisonThreads = 128, kMergeRows = 64, kPackRows = 64;
 
 template <class Unit>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const PackTask* tasks, const RowTile* tiles,
@@ -144,6 +144,12 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(float* at, int64_t count
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads)
     at[i] = value;
+}
+
+__global__ void __launch_bounds__(kPoisonThreads) poison_kernel(uint4* at, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * kPoisonThreads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kPoisonThreads)
+    at[i] = {0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu, 0xFFFFFFFFu};
 }
 
 __global__ void __launch_bounds__(kThreads)
