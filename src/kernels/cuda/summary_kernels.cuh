@@ -96,13 +96,13 @@ struct Lanes {
       else
         word[k] = pack_pair<Element>(x[2 * k], x[2 * k + 1]);
   }
-  __device__ void store(Element* row) const {
+  __device__ void store(Element* at) const {
     for (int k = 0; k < kWords; k += 4)
-      fours(row)[k / 4] = {word[k], word[k + 1], word[k + 2], word[k + 3]};
+      reinterpret_cast<uint4*>(at)[k / 4] = {word[k], word[k + 1], word[k + 2], word[k + 3]};
   }
-  __device__ void load(const Element* row) {
+  __device__ void load(const Element* at) {
     for (int k = 0; k < kWords; k += 4) {
-      const uint4 four = fours(const_cast<Element*>(row))[k / 4];
+      const uint4 four = reinterpret_cast<const uint4*>(at)[k / 4];
       word[k] = four.x, word[k + 1] = four.y, word[k + 2] = four.z, word[k + 3] = four.w;
     }
   }
@@ -112,9 +112,6 @@ struct Lanes {
       sum += hash_word(uint64_t{word[2 * k + 1]} << 32 | word[2 * k], key[k]);
     return sum;
   }
-
- private:
-  __device__ uint4* fours(Element* row) const { return reinterpret_cast<uint4*>(row + index * 8); }
 };
 
 __device__ Hash named_hash(const FillRows& task, int64_t row, Hash words) {
@@ -137,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 5)
   const int at = int(threadIdx.x) % kShare;
   Lanes<Element> lanes[2] = {Lanes<Element>(at), Lanes<Element>(at + kShare)};
   InSteps<kShare, int64_t> token(task.first_token, task.token_step, tile);
-  InSteps<kShare, Element*> out(static_cast<Element*>(task.out), task.row_stride, tile);
+  InSteps<kShare, Element*> out(static_cast<Element*>(task.out) + at * 8, task.row_stride, tile);
   Hash mine = 0;
   for_each_row<kShare>(
       tile,
@@ -146,11 +143,11 @@ __global__ void __launch_bounds__(kThreads, 5)
         Element* const row = out.next();
         Hash sum = 0;
 #pragma unroll
-        for (Lanes<Element>& group : lanes) {
-          if (!is_row || group.index >= groups) continue;
-          group.generate(key);
-          group.store(row);
-          sum += group.hash();
+        for (int k = 0; k < 2; ++k) {
+          lanes[k].generate(key);
+          if (!is_row || lanes[k].index >= groups) continue;
+          lanes[k].store(row + k * kShare * 8);
+          sum += lanes[k].hash();
         }
         return sum;
       },
@@ -165,8 +162,8 @@ __global__ void __launch_bounds__(kThreads)
   const FillRows task = tasks[tile.task];
   const int at = int(threadIdx.x) % kShare;
   Lanes<Element> lanes[2] = {Lanes<Element>(at), Lanes<Element>(at + kShare)};
-  InSteps<kShare, const Element*> from(static_cast<const Element*>(task.out), task.row_stride,
-                                       tile);
+  InSteps<kShare, const Element*> from(static_cast<const Element*>(task.out) + at * 8,
+                                       task.row_stride, tile);
   Hash mine = 0;
   for_each_row<kShare>(
       tile,
@@ -174,10 +171,10 @@ __global__ void __launch_bounds__(kThreads)
         const Element* const row = from.next();
         Hash sum = 0;
 #pragma unroll
-        for (Lanes<Element>& group : lanes) {
-          if (!is_row || group.index >= groups) continue;
-          group.load(row);
-          sum += group.hash();
+        for (int k = 0; k < 2; ++k) {
+          if (!is_row || lanes[k].index >= groups) continue;
+          lanes[k].load(row + k * kShare * 8);
+          sum += lanes[k].hash();
         }
         return sum;
       },
