@@ -75,15 +75,16 @@ Parameters::Parameters(const ModelShape& shape, const AttentionProblem& p, Scope
   all_.insert(all_.end(), vectors.begin(), vectors.end());
   for (size_t i = 0; i < all_.size(); ++i) {
     if (i == matrices) matrices_ = count_;
+    index_[all_[i].name] = i;
     all_[i].first = count_;
     count_ += all_[i].count();
   }
 }
 
 const Parameter& Parameters::find(std::string_view name) const {
-  const auto found = std::ranges::find(all_, name, &Parameter::name);
-  check(found != all_.end(), "a model has no parameter ", name);
-  return *found;
+  const auto found = index_.find(name);
+  check(found != index_.end(), "a model has no parameter ", name);
+  return all_[found->second];
 }
 
 const Parameter& Parameters::find(int64_t layer, std::string_view name) const {

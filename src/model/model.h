@@ -7,6 +7,8 @@
 //   loss:   cross entropy of norm(x) embedding^T
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +59,7 @@ class Parameters {
 
  private:
   std::vector<Parameter> all_;
+  std::map<std::string, size_t, std::less<>> index_;  // into all_, by name
   int64_t count_ = 0, matrices_ = 0;
 };
 

@@ -71,10 +71,7 @@ MatrixView ModelBuilder::of(const SlotView& values, std::string_view name) const
   return {values, p.first, p.rows, p.cols};
 }
 
-void ModelBuilder::add(Action what) {
-  program_.ops.push_back({std::move(what), last_});
-  last_ = {OpId(program_.ops.size()) - 1};
-}
+void ModelBuilder::add(Action what) { last_ = {program_.add(std::move(what), last_)}; }
 
 void ModelBuilder::norm(const std::string& name, const MatrixView& x, const MatrixView& into) {
   rows(RowFunction::kLayerNorm, {x, weight(name + ".gain"), weight(name + ".bias")}, {into});
@@ -159,7 +156,7 @@ void ModelBuilder::append(const RankProgram& section, std::vector<int> slots,
     if (op.after.empty()) op.after = last_;
     for_each_view(op.what, [&](SlotView& view, bool) { view.slot = slots[size_t(view.slot)]; });
     place(op.what, grid(), rank_);
-    program_.ops.push_back(std::move(op));
+    program_.add(std::move(op.what), std::move(op.after));
   }
   if (section.ops.empty()) return;
   last_.clear();

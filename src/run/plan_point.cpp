@@ -244,12 +244,19 @@ std::string cheapest_change(const PointParams& original,
         return p.problem.seq_len >= 1 ? concat("seq_len=", format_tokens(p.problem.seq_len)) : "";
       },
   };
+  const auto fits_too = [&](const PointParams& p) {
+    try {
+      return fits(p);
+    } catch (const UsageError&) {  // its program would have too many ops
+      return false;
+    }
+  };
   for (int steps = 1; steps <= 10; ++steps)
     for (const Change change : kChanges) {
       PointParams p = original;
       std::string name = change(p);
       for (int i = 1; i < steps && !name.empty(); ++i) name = change(p);
-      if (!name.empty() && fits(p)) return name;
+      if (!name.empty() && fits_too(p)) return name;
     }
   return "";
 }

@@ -52,6 +52,22 @@ TEST(PlanPoint, ChangesAreTriedFromTheCheapest) {
             "ranks=8 on machines of their own");
   EXPECT_EQ(fits_with([](const PointParams& c) { return c.problem.seq_len <= 64; }), "seq_len=64");
   EXPECT_EQ(fits_with([](const PointParams&) { return false; }), "");
+  EXPECT_EQ(fits_with([](const PointParams& c) {
+              if (c.ranks > 2) throw UsageError("too many ops");
+              return c.problem.seq_len <= 64;
+            }),
+            "seq_len=64");
+}
+
+TEST(PlanPoint, AModelWithoutAProgramThatMemoryHoldsIsSkipped) {
+  Point point = small_point("dilated", 1024, 1 << 20);
+  PointParams& p = point.params;
+  p.scope = Scope::kModel, p.pass = Pass::kStep;
+  p.problem.batch = 1, p.problem.causal = true;
+  p.model = {.layers = 512, .ffn_width = 64};
+  const PointPlan plan = plan_point(point, {}, 1, 1);
+  EXPECT_EQ(plan.point.status, PointStatus::kSkippedUnsupported);
+  EXPECT_THAT(plan.point.reason, testing::HasSubstr("ops: use fewer ranks or layers"));
 }
 
 TEST(PlanPoint, ARefusalOfMemorySaysWhatIsNeededAndWhatWouldFit) {

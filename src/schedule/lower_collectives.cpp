@@ -81,21 +81,26 @@ class Lowering {
   // A gathered slot's pieces lie in the order of its gather wherever the program names them.
   void choose_orders() {
     if (choice_.all_gather == AllGatherAlgorithm::kNative) return;
-    std::vector<std::pair<SlotView, RankGroup>> orders;
+    using Order = std::pair<Slice, RankGroup>;
+    std::vector<std::vector<Order>> orders(in_.slots.size());  // of rows, by slot
+    // Layers gather the same rows into the same slot.
+    const auto add_order = [&](const SlotView& view, const RankGroup& order) {
+      std::vector<Order>& here = orders.at(size_t(view.slot));
+      if (std::ranges::find(here, view.rows, &Order::first) == here.end())
+        here.push_back({view.rows, order});
+    };
     for (const Op& op : in_.ops)
-      if (const auto* g = std::get_if<AllGather>(&op.what))
-        orders.push_back({g->into, ordered(*g)});
-    const size_t gathers = orders.size();
+      if (const auto* g = std::get_if<AllGather>(&op.what)) add_order(g->into, ordered(*g));
+    const std::vector<std::vector<Order>> gathers = orders;
     for (const Op& op : in_.ops)  // gradients lie as their keys and queries do
       if (const auto* b = std::get_if<AttendBackward>(&op.what))
         for (const auto& [view, gradient] :
              {std::pair{b->q, b->into_q}, std::pair{b->kv, b->into_kv}})
-          for (size_t i = 0; i < gathers; ++i)
-            if (orders[i].first.slot == view.slot && orders[i].first.rows == view.rows)
-              orders.push_back({gradient, orders[i].second});
+          for (const auto& [rows, order] : gathers.at(size_t(view.slot)))
+            if (rows == view.rows) add_order(gradient, order);
     const auto reorder = [&](SlotView& view) {
-      for (const auto& [gathered, order] : orders) {
-        if (view.slot != gathered.slot || view.rows != gathered.rows) continue;
+      for (const auto& [rows, order] : orders.at(size_t(view.slot))) {
+        if (view.rows != rows) continue;
         const RankGroup before = view.rows.owners;
         view.rows.owners = order;
         if (view.pieces == PieceRange{}) return;
@@ -146,9 +151,7 @@ class Lowering {
 
   OpId add(Action what, std::vector<OpId> after) {
     std::erase(after, -1);
-    out_.ops.push_back({std::move(what), std::move(after)});
-    current_.push_back(OpId(out_.ops.size()) - 1);
-    return current_.back();
+    return current_.emplace_back(out_.add(std::move(what), std::move(after)));
   }
   int64_t bytes(const SlotView& view) const {
     return view_bytes(sharded_, out_.slots.at(size_t(view.slot)).kind, view);

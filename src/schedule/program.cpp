@@ -11,6 +11,14 @@
 
 namespace longnet {
 
+OpId RankProgram::add(Action what, std::vector<OpId> after) {
+  if (ops.size() >= kMostOps)
+    throw UsageError("the program of a rank has more than ", kMostOps,
+                     " ops: use fewer ranks or layers");
+  ops.push_back({std::move(what), std::move(after)});
+  return OpId(ops.size()) - 1;
+}
+
 bool RankProgram::is_input(int slot) const {
   if (has_layers(scope)) {
     const SlotTag tag = slots[size_t(slot)].tag;

@@ -324,11 +324,14 @@ struct Kept {
 };
 
 struct RankProgram {
+  static constexpr size_t kMostOps = (size_t{1} << 29) / sizeof(Op);  // half a GiB
   Pass pass = Pass::kForward;
   Scope scope = Scope::kAttention;
   std::vector<Slot> slots;
   std::vector<Op> ops;
   std::vector<Kept> kept = {};
+  // Appends an op. Throws UsageError beyond kMostOps.
+  OpId add(Action what, std::vector<OpId> after);
   // True for a slot that the program reads and never writes.
   bool is_input(int slot) const;
   // True when the output gets its LSE and O in full fp32: it does not come as a result.

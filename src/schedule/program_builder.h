@@ -22,8 +22,6 @@ struct BackwardRows {
 
 class ProgramBuilder {
  public:
-  static constexpr size_t kMostOps = (size_t{1} << 29) / sizeof(Op);  // of one rank: half a GiB
-
   // Starts with the slots that every program of the pass has.
   ProgramBuilder(const ShardedProblem& sharded, Rank rank, Pass pass = Pass::kForward)
       : sharded_(sharded), rank_(rank) {
@@ -85,11 +83,7 @@ class ProgramBuilder {
   // Dependencies of -1 mean "none" and are left out.
   OpId add(Action what, std::vector<OpId> after = {}) {
     std::erase(after, -1);
-    if (program_.ops.size() >= kMostOps)
-      throw UsageError(
-          concat("the program of a rank has more than ", kMostOps, " ops: use fewer ranks"));
-    program_.ops.push_back({std::move(what), std::move(after)});
-    return OpId(program_.ops.size()) - 1;
+    return program_.add(std::move(what), std::move(after));
   }
 
   // Adds a sum of other ranks, complete after `ready`.

@@ -205,7 +205,14 @@ TEST(Ring, RefusesAProgramThatNoMemoryHolds) {
   constexpr int kRanks = 1 << 24;
   const ShardedProblem s{{.seq_len = kRanks}, dense_pattern(kRanks), {kRanks, kRanks}};
   EXPECT_THROW(ring_attention(s).program(0), UsageError);
-  EXPECT_LE(ProgramBuilder::kMostOps * sizeof(Op), size_t{1} << 30);
+  EXPECT_LE(RankProgram::kMostOps * sizeof(Op), size_t{1} << 30);
+}
+
+TEST(RankProgram, HasAtMostHalfAGiBOfOps) {
+  RankProgram program;
+  program.ops.resize(RankProgram::kMostOps - 1);
+  EXPECT_EQ(program.add(Reset{}, {}), OpId(RankProgram::kMostOps) - 1);
+  EXPECT_THROW(program.add(Reset{}, {}), UsageError);
 }
 
 TEST(Local, RefusesSeveralRanks) {
