@@ -52,7 +52,7 @@ Section simgrid_section() {
   std::cout << "# SimGrid 3: " << s.node.whole("uncontended_cases")
             << " cases without contention differ by at most "
             << s.node.real("uncontended_max_rel_error") << " (allowed " << kUncontendedError
-            << "), " << s.node.whole("contended_cases") << " with it by "
+            << "),\n#   " << s.node.whole("contended_cases") << " with it by "
             << s.node.real("contended_max_rel_error") << " (allowed " << kContendedError << ")\n";
   return s;
 }
