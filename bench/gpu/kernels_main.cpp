@@ -19,8 +19,7 @@ constexpr const char* kUsage =
 
   gpu_kernels_benchmark [OPTIONS]
 
-  rows      Inputs with their digest, digests, NaN, inputs and NaN at once, summaries: a walk
-            beside attends. GB/s.
+  rows      Inputs with digest, digests, NaN, inputs and NaN, summaries: a walk's own work. GB/s.
   sweep     head_dim x rows per segment x mask x kernel and tile shape, dense
             segments of one packed [tokens][heads][head_dim] tensor. TFLOP/s count 4 d per visible
             pair. cuDNN is timed as the library runs, 16-bit results included, without our widening.
