@@ -60,11 +60,15 @@ Schedule program_of(const ModelCase& c, Pass pass = Pass::kStep) {
                            {});
 }
 
+// As in a text, few tokens are frequent. Of equally frequent tokens the gradients of biases, sums
+// over all rows, nearly cancel, and some are 1 to 1.4 * 10^-6 of their norm off.
 std::vector<int32_t> tokens_of(const ModelCase& c) {
+  const auto vocabulary = uint32_t(c.shape.vocabulary);
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < c.problem.batch * (c.problem.seq_len + 1); ++i) {
     const PhiloxBlock block = row_words({7, Tensor::kKey, i, 0}, 0);
-    tokens.push_back(int32_t(block.word[0] % uint32_t(c.shape.vocabulary)));
+    tokens.push_back(
+        int32_t(block.word[0] % vocabulary * (block.word[1] % vocabulary) / vocabulary));
   }
   return tokens;
 }
@@ -171,8 +175,8 @@ void expect_same(const Trained& one, const ModelCase& c, double later = 1e-6) {
     const auto of = [&](const Trained& t) {
       return std::span(t.gradients).subspan(size_t(p.first), size_t(p.count()));
     };
-    const double most = p.name.ends_with("key.bias") ? 1e-6 * one.norm : 2e-6 * norm(of(one));
-    EXPECT_LT(distance(of(other), of(one)), most) << describe(c) << " " << p.name;
+    const double most = p.name.ends_with("key.bias") ? one.norm : norm(of(one));
+    EXPECT_LT(distance(of(other), of(one)), 1e-6 * most) << describe(c) << " " << p.name;
   }
   EXPECT_LT(distance(other.gradients, one.gradients), 1e-6 * one.norm) << describe(c);
   EXPECT_LT(distance(other.weights, one.weights), 1e-4 * norm(one.weights)) << describe(c);

@@ -14,7 +14,7 @@
 #define LONGNET_GEMM_SIMD_ONCE
 namespace longnet {
 
-inline constexpr int64_t kPanelDepth = 256;
+inline constexpr int64_t kPanelDepth = 256, kDepthParts = 2;
 
 // Layout of a block's scratch memory. [..] are sizes in floats, row-major.
 struct GemmWorkspace {
@@ -157,16 +157,26 @@ class BlockProduct {
                             .depth = depth,
                             .out = whole ? c : ws_.tile,
                             .out_pitch = whole ? c_pitch_ : kTileWidth};
-        const int64_t vectors = ceil_div(width, int64_t{kLanes});
         for (int64_t i = 0; i < height; ++i)  // C is read when the sums are complete
           prefetch_row(c + i * c_pitch_, width * int64_t(sizeof(float)));
-        if (add && whole)
-          tile_function<true>(height, vectors)(args);
-        else
-          tile_function<false>(height, vectors)(args);
+        sum_parts(args, height, ceil_div(width, int64_t{kLanes}), add && whole);
         if (!whole) move_tile(add, height, width, c);
       }
     }
+  }
+
+  // The sum over a panel's depth is that of kDepthParts shorter ones, which round less.
+  static void sum_parts(TileArgs args, int64_t height, int64_t vectors, bool add) {
+    const int64_t part = round_up(ceil_div(args.depth, kDepthParts), int64_t{4});
+    int64_t left = args.depth;
+    do {  // once with depth 0
+      args.depth = HWY_MIN(left, part);
+      (add ? tile_function<true> : tile_function<false>)(height, vectors)(args);
+      args.a += part * args.a_step;
+      args.b += part * kTileWidth;
+      add = true;
+      left -= part;
+    } while (left > 0);
   }
 
   void move_tile(bool add, int64_t height, int64_t width, float* c) {

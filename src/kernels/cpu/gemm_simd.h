@@ -6,9 +6,9 @@
 //     pack B's panel as fp32, in groups of the tile's columns     it stays in L2
 //     for each 96 rows of the block
 //       pack them of A's panel as fp32                            a tile's 6 rows stay in L1
-//       for each tile: C += A B                                   multiply_tile of attention
+//       for each tile, for each half of the depth: C += A B       multiply_tile of attention
 //
-// Each number of C is the sum over panels of sums over a panel, however C is cut into blocks: the
+// Each number of C is the sum of sums over halves of a panel, however C is cut into blocks: the
 // bits depend neither on the block nor on threads.
 #pragma once
 #include <cstddef>
