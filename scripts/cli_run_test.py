@@ -395,7 +395,7 @@ class Mpi(SmallRun):
 
     def test_a_choice_that_cannot_be_had_is_said(self):
         args = ("check", self.config, "--ranks", "2", "--set", "sweep.algorithm=ring", "--set", "sweep.ranks=2")
-        self.assertIn("note: no collective linear for ring", self.expect(0, *args, "--set", "sweep.collective=linear").stderr)
+        self.assertIn("note: sweep.collective=linear does not apply to ring", self.expect(0, *args, "--set", "sweep.collective=linear").stderr)
         self.assertNotIn("note", self.expect(0, *args, "--set", "sweep.collective=native,linear").stderr)
         self.assertIn("works on the CPU", self.expect(2, "run", self.config, "--transport", "nccl", "-o", str(self.path / "x")).stderr)
         self.assertFalse((self.path / "x").exists())

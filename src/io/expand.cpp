@@ -187,8 +187,8 @@ std::vector<std::string> replaced_choices(const Config& c, const KnownNames& kno
         who.push_back(p.algorithm);
     }
     if (!who.empty())
-      notes.push_back(concat("no ", axis.key, " ", join(what, ", "), " for ", join(who, ", "), ": ",
-                             to_text(axis.standard), " instead"));
+      notes.push_back(concat("sweep.", axis.key, "=", join(what, ","), " does not apply to ",
+                             join(who, ", "), ": ", to_text(axis.standard), " instead"));
   }
   return notes;
 }

@@ -33,7 +33,7 @@ struct ExpandOptions {
 };
 
 // Returns a note for each axis where some algorithm supports none of the config's values and so
-// gets the default: "no collective linear for all_gather, ring: native instead".
+// gets the default: "sweep.collective=linear does not apply to ring: native instead".
 std::vector<std::string> replaced_choices(const Config& config, const KnownNames& known);
 
 // "" when every replica gets as many ranks and sequences as the others.

@@ -197,11 +197,14 @@ TEST(ReplacedChoices, NameWhoDoesWhatElse) {
   EXPECT_TRUE(replaced_choices(c, known).empty());
   ask("collective", {"linear"});
   ask("layout", {"zigzag"});
-  EXPECT_THAT(replaced_choices(c, known),
-              ElementsAre("no layout zigzag for dilated: contiguous instead",
-                          "no collective linear for all_gather, ring, dilated: native instead"));
+  EXPECT_THAT(
+      replaced_choices(c, known),
+      ElementsAre(
+          "sweep.layout=zigzag does not apply to dilated: contiguous instead",
+          "sweep.collective=linear does not apply to all_gather, ring, dilated: native instead"));
   ask("collective", {"linear", "bruck"});
-  EXPECT_THAT(replaced_choices(c, known).back(), HasSubstr("bruck for ring, dilated"));
+  EXPECT_THAT(replaced_choices(c, known).back(),
+              HasSubstr("bruck does not apply to ring, dilated"));
 }
 
 }  // namespace
