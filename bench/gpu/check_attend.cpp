@@ -1,5 +1,6 @@
 // gpu_check: attention, every kernel and tile shape.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <deque>
 #include <utility>
@@ -63,6 +64,42 @@ class AttendSetup {
       stream.synchronize();
       compare(out, name, merge);
     });
+  }
+  // O of 16 bits is, bit for bit, that of 32 bits rounded; LSE is the same. Merged where causal.
+  void expect_rounded(const DeviceKernel& kernel, Outcome& out, const std::string& name) {
+    const bool half = spec_.element == DeviceElement::kFloat16, merge = spec_.causal;
+    const int64_t d = spec_.head_dim, rows = spec_.q.rows, stride = d + 2;
+    const Stream stream;
+    const auto run = [&](DType dtype) {
+      AttendGrid grid{device_task(stream)};
+      DeviceAttendOptions how = options(merge);
+      how.output_dtype = dtype;
+      if (merge) prepare_merge(stream, grid.task);
+      if (dtype == DType::kBFloat16) {  // 16 bits of what Q has
+        grid.task.out.o_stride = stride / 2;
+        const float ones = std::bit_cast<float>(half ? 0x3C003C00 : 0x3F803F80);
+        if (merge) fill_floats(grid.task.out.o, rows * stride / 2, ones, stream);
+      }
+      const auto attend = kernel.prepare({&grid, 1}, how, ledger_);
+      attend.launch(stream);
+      stream.synchronize();
+      return download<float>(out_.data(), rows * (stride + 1));
+    };
+    const auto wide = run(DType::kFloat32), narrow = run(DType::kBFloat16);
+    const auto* const found = reinterpret_cast<const uint16_t*>(narrow.data());
+    int64_t differing = 0;
+    for (int64_t i = 0; i < rows * stride; ++i) {
+      const float x = wide[size_t(i)], rounding = std::max(0x1p-25f, std::abs(x) * 0x1p-11f);
+      if (i % stride < d)
+        differing +=
+            half ? !(std::abs(half_value(found[i]) - x) <= rounding) : found[i] != bf16_bits(x);
+      else if (!merge)
+        differing += found[i] != 0xFFFF;  // nothing is written between rows
+    }
+    for (int64_t i = rows * stride; i < rows * (stride + 1); ++i)
+      differing += !(narrow[size_t(i)] == wide[size_t(i)]);
+    out.expect(differing == 0, concat(name, " d ", d, " rows ", rows, ": ", differing,
+                                      " values are not the rounded"));
   }
   // One run after the other, merged by the kernel, and launches between them that see no key.
   void expect_in_pieces(const DeviceKernel& kernel, Outcome& out, const std::string& name) {
@@ -305,10 +342,14 @@ void check_attend(Outcome& out, bool small) {
     for (const std::string& shape : cuda_kernel_shapes(spec.head_dim))
       setup.expect(*make_cuda_kernel(shape), out, "cuda/" + shape);
     setup.expect(*make_cuda_kernel(), out, "cuda fused merge", true);
+    const bool rounded = !small || spec.q.rows == 70;
+    if (rounded) setup.expect_rounded(*make_cuda_kernel(), out, "cuda, O of 16 bits");
     if (!small || spec.kv.size() > 1)
       setup.expect(*make_gather_kernel(make_cuda_kernel()), out, "gather");
     spec.element = DeviceElement::kFloat16;
-    AttendSetup(spec).expect(*make_cuda_kernel(), out, "cuda fp16");
+    AttendSetup halves(spec);
+    halves.expect(*make_cuda_kernel(), out, "cuda fp16");
+    if (rounded) halves.expect_rounded(*make_cuda_kernel(), out, "cuda fp16, O of 16 bits");
   }
   for (const bool causal : {false, true})
     AttendSetup(two_halves(causal)).expect_in_pieces(*make_cuda_kernel(), out, "cuda in pieces");
@@ -327,6 +368,8 @@ void check_sm90a(Outcome& out, bool small) {
     for (const std::string& shape : sm90a_kernel_shapes(spec.head_dim))
       setup.expect(*make_sm90a_kernel(shape), out, "cuda_sm90a/" + shape);
     setup.expect(*make_sm90a_kernel(), out, "cuda_sm90a fused merge", true);
+    if (!small || spec.q.rows == 70 || spec.q.rows == 200)
+      setup.expect_rounded(*make_sm90a_kernel(), out, "cuda_sm90a, O of 16 bits");
     spec.element = DeviceElement::kFloat16;
     AttendSetup(spec).expect(*make_sm90a_kernel(), out, "cuda_sm90a fp16");
   }

@@ -164,6 +164,10 @@ void check_programs(Outcome& out, bool small) {
   ProgramCase mean = dilated_case(small, "cuda", 2);
   mean.pattern.mix = MixRule::kMean;
   run_program_case(mean, out);
+  mean.problem.output_dtype = DType::kBFloat16;  // merges of their own
+  run_program_case(mean, out);
+  mean.pattern.mix = MixRule::kLse;
+  run_program_case(mean, out);
   if (!why_nccl_absent().empty()) return;
   ProgramCase nccl = dilated_case(small, "cuda", 1);
   nccl.transport = "nccl";
@@ -197,6 +201,8 @@ void check_programs_sm90a(Outcome& out, bool small) {
       ProgramCase c = dilated_case(small, "cuda_sm90a", ranks);
       c.problem.causal = causal;
       run_program_case(c, out);
+      c.problem.output_dtype = DType::kBFloat16;
+      if (!small || causal) run_program_case(c, out);
     }
 }
 

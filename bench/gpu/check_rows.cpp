@@ -1,6 +1,7 @@
 // gpu_check: the generator, pack and merge.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -163,6 +164,40 @@ void check_sums(Outcome& out) {
     }
 }
 
+// Rows of O in bf16, one value of them NaN, against the reference's merge of what they stand for.
+void check_short_merge(Outcome& out) {
+  constexpr int64_t kRows = 70, kDim = 24, kRowFloats = kDim / 2;
+  for (const MergeRule rule : {MergeRule::kLse, MergeRule::kSum}) {
+    MemoryLedger ledger;
+    const Stream stream;
+    std::vector<float> wide = numbers(size_t(2 * kRows * kDim), 4), lse(2 * kRows, 0.5f);
+    std::vector<uint16_t> o;
+    lse[3] = lse[kRows + 5] = -INFINITY;
+    for (float& x : wide) x = bf16_value(o.emplace_back(bf16_bits(x)));
+    o[7 * kDim + 1] = 0x7FC0, wide[7 * kDim + 1] = NAN;
+    DeviceBuffer o_buffer(ledger, "o", int64_t(o.size() * 2)), lse_buffer(ledger, "lse", 8 * kRows);
+    auto* const at = reinterpret_cast<float*>(o_buffer.upload(o));
+    auto* const lse_at = lse_buffer.upload(lse);
+    const auto task_of = [&](float* rows, float* lses, int64_t row) {
+      return MergeTask{{rows, lses, row, 1}, {rows + kRows * row, lses + kRows, row, 1}, kRows};
+    };
+    const MergeTask wanted = task_of(wide.data(), lse.data(), kDim);
+    const MergeTask task = task_of(at, lse_at, kRowFloats);
+    make_reference_kernel()->merge({&wanted, 1}, rule, {.head_dim = kDim}, 1);
+    const Prepared merge = prepare_merge({&task, 1}, rule, kDim, ledger, DType::kBFloat16);
+    merge.launch(stream);
+    stream.synchronize();
+    const auto got = download<uint16_t>(at, int64_t(o.size()));
+    int64_t wrong = 0;
+    for (size_t i = 0; i < o.size(); ++i) {
+      const float x = bf16_value(got[i]);
+      wrong += std::isnan(wide[i]) ? !std::isnan(x)
+                                   : !(std::abs(x - wide[i]) <= std::abs(wide[i]) / 255 + 1e-6f);
+    }
+    out.expect(wrong == 0, concat("merge in bf16, rule ", int(rule), ": ", wrong, " wrong values"));
+  }
+}
+
 void check_flat_ranges(Outcome& out) {
   MemoryLedger ledger;
   const Stream stream;
@@ -182,6 +217,13 @@ void check_flat_ranges(Outcome& out) {
     stream.synchronize();
     out.expect(download<unsigned long long>(nans, 1)[0] == (count > 1 ? 12u : 11u),
                concat("counting NaNs among ", count));
+    values.assign(values.size(), std::bit_cast<float>(0x3F803F80));     // pairs of 1 in bf16
+    values[0] = std::bit_cast<float>(0x7FC0FFFF), values.back() = NAN;  // two NaNs; one behind
+    buffer.upload(values);
+    count_nan(at, count, nans, stream, DType::kBFloat16);
+    stream.synchronize();
+    out.expect(download<unsigned long long>(nans, 1)[0] == (count > 1 ? 14u : 13u),
+               concat("counting NaNs among ", count, " pairs"));
   }
 }
 
@@ -214,6 +256,7 @@ void check_rows(Outcome& out, bool) {
   check_widen(out);
   check_sums(out);
   check_flat_ranges(out);
+  check_short_merge(out);
   const auto reference = make_reference_kernel();
   for (const int64_t d : {8, 24, 64, 128})
     for (const int64_t gap : {0, 1})  // 1: rows at odd addresses
@@ -243,117 +286,6 @@ void check_rows(Outcome& out, bool) {
         out.expect(worst <= 4e-6f,
                    concat("merge d ", d, " gap ", gap, " rule ", int(rule), ": off by ", worst));
       }
-}
-
-// ---- digests and sums ---------------------------------------------------------------------------
-
-namespace {
-
-// By the definition in row_worker.h, one word after another.
-uint64_t words_hash(const std::byte* row, int64_t bytes) {
-  uint64_t hash = 0;
-  for (int64_t k = 0; k < bytes / 8; ++k) {
-    uint64_t word = 0;
-    std::memcpy(&word, row + 8 * k, 8);
-    hash += hash_word(word, word_key(uint64_t(k)));
-  }
-  return hash;
-}
-
-void check_digest(Outcome& out, int64_t d, DType dtype, int64_t rows) {
-  MemoryLedger ledger;
-  const int64_t stride = d + 8, bytes = dtype_bytes(dtype);
-  DeviceBuffer buffer(ledger, "rows", 2 * rows * stride * bytes);
-  const FillRows first{.tensor = Tensor::kValue,
-                       .head = 3,
-                       .first_token = (int64_t{1} << 32) - 7,
-                       .token_step = 5,
-                       .rows = rows,
-                       .out = buffer.data(),
-                       .row_stride = stride};
-  FillRows second = first;
-  second.head = 4;
-  second.rows = rows / 3;
-  second.out = buffer.data() + rows * stride * bytes;
-  std::vector<std::byte> beside(70000);
-  DeviceBuffer memory(ledger, "poisoned", int64_t(beside.size()));
-  memory.upload(beside);
-  const std::span<std::byte> poisoned[] = {memory.bytes().subspan(16, 40021),
-                                           memory.bytes().subspan(50000, 7)};
-  for (const std::span<std::byte> part : poisoned)
-    std::fill_n(beside.begin() + (part.data() - memory.data()), part.size(), std::byte{0xFF});
-  uint64_t got = 0, expected = 0;
-  make_device_row_worker()->fill(std::array{first, second},
-                                 {.seed = 9, .head_dim = d, .dtype = dtype}, 1, &got, poisoned);
-  for (const FillRows& task : {first, second}) {
-    const auto host = download<std::byte>(task.out, task.rows * stride * bytes);
-    for (int64_t i = 0; i < task.rows; ++i)
-      expected += mix64(words_hash(host.data() + i * stride * bytes, d * bytes) +
-                        row_name(uint32_t(task.tensor), task.head, task.first_token + 5 * i));
-  }
-  out.expect(got == expected, concat("digest of rows of ", d, " ", to_string(dtype)));
-  out.expect(download<std::byte>(memory.data(), memory.size()) == beside, "poison beside rows");
-}
-
-void check_summary(Outcome& out, int64_t d, int64_t rows) {
-  MemoryLedger ledger;
-  const int64_t stride = 2 * d;
-  std::vector<float> o(size_t(rows * stride)), lse(size_t(2 * rows), 0.25f);
-  for (size_t i = 0; i < o.size(); ++i) o[i] = float(std::sin(double(i)));
-  for (const int64_t row :
-       {7, 13})  // the first and the second value of a lane; such a row is in no sum
-    o[size_t(row * stride + row / 13)] = NAN;
-  lse[2 * 9] = -INFINITY;
-  lse[2 * 11] = NAN;
-  OutputSummary expected;
-  for (int64_t i = 0; i < rows; ++i) {
-    const float* const row = o.data() + i * stride;
-    OutputSummary of_row{.rows = 1};
-    for (int64_t c = 0; c < d; ++c) {
-      of_row.sum += double(row[c]);
-      of_row.sum_squares += double(row[c]) * double(row[c]);
-      of_row.min = std::fmin(of_row.min, double(row[c]));
-      of_row.max = std::fmax(of_row.max, double(row[c]));
-    }
-    if (i == 7 || i == 13) of_row = {.rows = 1, .nan_values = 1};
-    of_row.nan_values += i == 11;
-    of_row.absent_rows = i == 9;
-    if (i != 9 && i != 11) of_row.lse_sum = 0.25;
-    uint32_t bits = 0;
-    std::memcpy(&bits, &lse[size_t(2 * i)], 4);
-    of_row.digest = output_row_hash(words_hash(reinterpret_cast<const std::byte*>(row), 4 * d),
-                                    bits, 2, 100 + 3 * i);
-    expected.add(of_row);
-  }
-  DeviceBuffer o_buffer(ledger, "o", int64_t(o.size() * 4)), lse_buffer(ledger, "lse", rows * 8);
-  const OutputRows task{.o = o_buffer.upload(o),
-                        .lse = lse_buffer.upload(lse),
-                        .o_stride = stride,
-                        .lse_stride = 2,
-                        .head = 2,
-                        .first_token = 100,
-                        .token_step = 3,
-                        .rows = rows};
-  OutputSummary got;
-  make_device_row_worker()->summarize({&task, 1}, d, 1, {&got, 1});
-  const bool counts = got.rows == expected.rows && got.absent_rows == expected.absent_rows &&
-                      got.nan_values == expected.nan_values && got.digest == expected.digest;
-  const bool sums = std::abs(got.sum - expected.sum) < 1e-6 &&
-                    std::abs(got.sum_squares - expected.sum_squares) < 1e-6 &&
-                    got.min == expected.min && got.max == expected.max &&
-                    got.lse_sum == expected.lse_sum;
-  out.expect(counts && sums, concat("summary of rows of ", d));
-}
-
-}  // namespace
-
-void check_summaries(Outcome& out, bool small) {
-  for (const int64_t d : {8, 24, 64, 128, 256}) {
-    // Tiles have 1024 rows: several of them once, where `small`.
-    const int64_t rows = small && d != 24 ? 70 : 1500;
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) check_digest(out, d, dtype, rows);
-    check_summary(out, d, rows);
-  }
 }
 
 }  // namespace longnet::gpu

@@ -30,7 +30,28 @@ void attend_on_cpu(const AttendTask& task, const AttendOptions& options) {
   kernel->attend({&grid, 1}, options, 1, workspace.bytes());
 }
 
+// Calls work(fp32 rows) with the widened rows of O that `rows` holds in bf16, and rounds them back.
+template <class F>
+void in_fp32(PartialRun rows, int64_t count, int64_t head_dim, F work) {
+  std::vector<float> wide(size_t(count * head_dim));
+  const AttendOptions options{.head_dim = head_dim, .dtype = DType::kBFloat16};
+  PackTask pack{rows.o, wide.data(), 2 * rows.o_stride, head_dim, count};
+  make_reference_kernel()->pack({&pack, 1}, Conversion::kWiden, options, 1);
+  work(PartialRun{wide.data(), rows.lse, head_dim, rows.lse_stride});
+  std::swap(pack.from_stride, pack.into_stride);
+  pack.from = wide.data(), pack.into = rows.o;
+  make_reference_kernel()->pack({&pack, 1}, Conversion::kRound, options, 1);
+}
+
 void attend(AttendTask task, const DeviceAttendOptions& device) {
+  if (device.output_dtype == DType::kBFloat16) {
+    DeviceAttendOptions in_floats = device;
+    in_floats.output_dtype = DType::kFloat32;
+    return in_fp32(task.out, task.q.rows, device.head_dim, [&](const PartialRun& wide) {
+      task.out = wide;
+      attend(task, in_floats);
+    });
+  }
   const AttendOptions options = options_of(device);
   std::vector<float> o(size_t(task.q.rows * options.head_dim)), lse(size_t(task.q.rows));
   const MergeTask merge{
@@ -133,9 +154,18 @@ Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, in
 }
 
 Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
-                       MemoryLedger& ledger) {
-  return prepared(tasks, ledger, [=](const MergeTask& task) {
-    make_reference_kernel()->merge({&task, 1}, rule, {.head_dim = head_dim}, 1);
+                       MemoryLedger& ledger, DType dtype) {
+  return prepared(tasks, ledger, [=](MergeTask task) {
+    const auto merge = [&] {
+      make_reference_kernel()->merge({&task, 1}, rule, {.head_dim = head_dim}, 1);
+    };
+    if (dtype == DType::kFloat32) return merge();
+    in_fp32(task.from, task.rows, head_dim, [&](const PartialRun& from) {
+      in_fp32(task.into, task.rows, head_dim, [&](const PartialRun& into) {
+        task.from = from, task.into = into;
+        merge();
+      });
+    });
   });
 }
 
@@ -217,9 +247,14 @@ std::unique_ptr<RowWorker> make_device_row_worker() { return make_cpu_row_worker
 void fill_floats(float* at, int64_t count, float value, const Stream& stream) {
   emulate_launch(stream.handle(), [=] { std::fill_n(at, count, value); });
 }
-void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream) {
+void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream,
+               DType dtype) {
   emulate_launch(stream.handle(), [=] {
-    *total += uint64_t(std::count_if(at, at + count, [](float x) { return std::isnan(x); }));
+    const auto* const bits = reinterpret_cast<const uint16_t*>(at);
+    *total += uint64_t(dtype == DType::kBFloat16
+                           ? std::count_if(bits, bits + 2 * count,
+                                           [](uint16_t x) { return (x & 0x7FFF) > 0x7F80; })
+                           : std::count_if(at, at + count, [](float x) { return std::isnan(x); }));
   });
 }
 

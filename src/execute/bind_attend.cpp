@@ -158,7 +158,7 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
     grid.q_step_bytes[0] = (queries.locate(q_piece, batch, head, next).row - run.q.row) * row;
     if (!out) return grid;
     grid.lse_step[0] = out->locate(out_of(run.piece, head), batch, head, next).row - run.out.row;
-    grid.o_step[0] = grid.lse_step[0] * p.head_dim;
+    grid.o_step[0] = grid.lse_step[0] * p.output_row_floats();
     return grid;
   };
 

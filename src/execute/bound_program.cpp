@@ -14,7 +14,8 @@ BoundProgram::BoundProgram(const Schedule& schedule, RankProgram program, const 
       memory_(std::move(memory)) {
   const AttentionProblem& p = sharded_.problem;
   const MixRule mix = sharded_.pattern.mix;
-  options_ = {.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal};
+  options_ = {
+      .head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal, .output_dtype = p.output_dtype};
   if (mix == MixRule::kMean) options_.output_scale = 1.0f / float(sharded_.pattern.branches.size());
   merge_rule_ = mixes_by_lse(mix) ? MergeRule::kLse : MergeRule::kSum;
   check(memory_.size() == program_.slots.size(), "blocks of memory: ", memory_.size(),
@@ -89,9 +90,11 @@ float* BoundProgram::row_at(const SlotView& view, const RowMap::Piece& piece, in
 
 PartialRun BoundProgram::partial_at(const SlotView& view, const RowMap::Piece& piece,
                                     RowMap::Place place) const {
-  return {.o = row_at(view, piece, place.row),
-          .lse = row_at(view, piece, piece.rows) + place.row,
-          .o_stride = place.step * options_.head_dim,
+  const int64_t row = sharded_.problem.output_row_floats();
+  auto* const o = reinterpret_cast<float*>(memory_[size_t(view.slot)].data() + piece.byte_offset);
+  return {.o = o + place.row * row,
+          .lse = o + piece.rows * row + place.row,
+          .o_stride = place.step * row,
           .lse_stride = place.step};
 }
 
@@ -222,9 +225,9 @@ void BoundProgram::bind_reset(const Reset& op, BoundOp& bound) {
   for (const auto& piece : map.pieces()) {
     auto* const o =
         reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + piece.byte_offset);
-    const size_t values = size_t(piece.rows * sharded_.problem.head_dim);
-    bound.zeros.push_back({o, values});
-    bound.absent.push_back({o + values, size_t(piece.rows)});
+    const size_t floats = size_t(piece.rows * sharded_.problem.output_row_floats());
+    bound.zeros.push_back({o, floats});
+    bound.absent.push_back({o + floats, size_t(piece.rows)});
   }
 }
 

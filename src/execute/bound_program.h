@@ -95,7 +95,7 @@ class BoundProgram {
   void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);
   void bind_model(const ModelOp& op, BoundOp& bound) const;
-  // Row `row` of a piece of O, or of gradients.
+  // Row `row` of a piece of gradients.
   float* row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const;
   PartialRun partial_at(const SlotView& view, const RowMap::Piece& piece,
                         RowMap::Place place) const;

@@ -157,12 +157,13 @@ std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const Row
                          .lse = bound.program().output_is_partial()
                                     ? output_lse(bound, batch, head, run.first)
                                     : nullptr,
-                         .o_stride = p.num_heads * p.head_dim,
+                         .o_stride = p.num_heads * p.output_row_floats(),
                          .lse_stride = p.num_heads,
                          .head = head,
                          .first_token = (bound.first_batch() + batch) * p.seq_len + run.first,
                          .token_step = run.stride,
-                         .rows = run.count});
+                         .rows = run.count,
+                         .dtype = p.output_dtype});
   std::vector<OutputSummary> parts(tasks.size()), heads(size_t(p.num_heads));
   worker.summarize(tasks, p.head_dim, bound.threads(), parts);
   for (size_t i = 0; i < tasks.size(); ++i) heads[size_t(tasks[i].head)].add(parts[i]);
@@ -171,18 +172,20 @@ std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const Row
 
 std::span<const float> output_row(const BoundProgram& bound, int64_t batch, int64_t head,
                                   int64_t token) {
-  const int64_t d = bound.sharded().problem.head_dim;
-  return {output(bound) + output_index(bound, batch, head, token) * d, size_t(d)};
+  const int64_t row = bound.sharded().problem.output_row_floats();
+  return {output(bound) + output_index(bound, batch, head, token) * row, size_t(row)};
 }
 
 const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token) {
-  return output(bound) + output_rows(bound) * bound.sharded().problem.head_dim +
+  return output(bound) + output_rows(bound) * bound.sharded().problem.output_row_floats() +
          output_index(bound, batch, head, token);
 }
 
 std::vector<std::span<const float>> made_values(const BoundProgram& bound) {
-  const int64_t values = bound.sharded().problem.head_dim + bound.program().output_is_partial();
-  std::vector<std::span<const float>> made{{output(bound), size_t(output_rows(bound) * values)}};
+  const size_t rows = size_t(output_rows(bound)),
+               in_o = rows * size_t(bound.sharded().problem.output_row_floats());
+  std::vector<std::span<const float>> made{{output(bound), in_o}};
+  if (bound.program().output_is_partial()) made.push_back({output(bound) + in_o, rows});
   if (has_backward(bound.program().pass))
     for (const int slot : {kGradQuerySlot, kGradKvSlot}) made.push_back(floats(bound, slot));
   return made;

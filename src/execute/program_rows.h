@@ -47,13 +47,13 @@ ReceivedRows received_rows(const BoundProgram& bound, size_t op);
 
 // Summaries of the output, by query head.
 std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const RowWorker& worker);
-// One row of the output, for a sequence of the program's batch and a token of its shard: head_dim
-// floats.
+// One row of the output, for a sequence of the program's batch and a token of its shard:
+// head_dim values, of 16 bits where the problem stores O in them (output_row_floats).
 std::span<const float> output_row(const BoundProgram& bound, int64_t batch, int64_t head,
                                   int64_t token);
 // NaN unless RankProgram::output_is_partial.
 const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token);
-// All values that a run makes: O, and LSE where the output has one; gradients.
+// All values that a run makes: O first, LSE where the output has one, gradients.
 std::vector<std::span<const float>> made_values(const BoundProgram& bound);
 // The same of one row of dQ, or, by K/V head, of dK (tensor kKey) or dV (kValue).
 std::span<const float> gradient_row(const BoundProgram& bound, Tensor tensor, int64_t batch,

@@ -287,8 +287,9 @@ ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& pr
   for (const QuerySample& q : samples)
     if (bound.shard().index_of(q.token) >= 0 && q.batch >= first && q.batch < end)
       mine.push_back(q);
-  const bool rounded =
-      !bound.program().output_is_partial() && bound.sharded().problem.dtype == DType::kBFloat16;
+  const AttentionProblem& p = bound.sharded().problem;
+  const DType stored = bound.program().output_is_partial() ? p.output_dtype : p.dtype;
+  const bool rounded = stored == DType::kBFloat16;
   return expected_rows(problem, bound.sharded().pattern, std::move(mine), rounded, definition);
 }
 

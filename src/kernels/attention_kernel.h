@@ -63,6 +63,7 @@ struct AttendOptions {
   float output_scale = 1.0f;
   // Called about every millisecond by the thread that called attend().
   const std::function<void()>* progress_hook = nullptr;
+  DType output_dtype = DType::kFloat32;  // bf16: kernels of a GPU alone, see DeviceAttendOptions
 };
 
 // Scores are multiplied by 1 / sqrt(head_dim) before the softmax.
@@ -97,6 +98,9 @@ class AttentionKernel {
   virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
   // Why this pass cannot run with these options; empty: it can.
   std::string why_unsupported(const AttendOptions& options, Pass pass) const {
+    if (options.output_dtype != DType::kFloat32)
+      return concat("the kernel ", name(), " stores O in fp32, not ",
+                    to_string(options.output_dtype), ": model.output_dtype is for GPUs");
     const std::string why = has_forward(pass) ? why_unsupported(options) : "";
     return why.empty() && has_backward(pass) ? why_backward_unsupported(options) : why;
   }

@@ -180,7 +180,7 @@ class HostBackend final : public Backend {
   void record_walking_device(PointRecord& record) const override {
     record.metrics["usable_cores"] = cores_here(record.params.threads);
   }
-  Tolerance walk_tolerance(double given) const override { return {.rel_l2 = given}; }
+  Tolerance walk_tolerance(double given, bool) const override { return {.rel_l2 = given}; }
   double walk_gradient_tolerance(const ShardedProblem& sharded, double given) const override {
     return given > 0 ? given : 2 * check_tolerance(sharded);
   }

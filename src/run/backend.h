@@ -91,7 +91,7 @@ class Backend {
   // Describes the device that walks in the record.
   virtual void record_walking_device(PointRecord& record) const = 0;
   // Tolerance of the check in a walk. `given`: check.tolerance, 0 for the default.
-  virtual Tolerance walk_tolerance(double given) const = 0;
+  virtual Tolerance walk_tolerance(double given, bool rounded) const = 0;
   // The same of gradients, and of laws of conservation.
   virtual double walk_gradient_tolerance(const ShardedProblem& sharded, double given) const = 0;
   virtual double walk_law_tolerance(const ShardedProblem& sharded) const = 0;

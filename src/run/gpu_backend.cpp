@@ -250,7 +250,9 @@ class GpuBackend final : public GpuPlanning {
     clocks.look();
     clocks.write(record, nullptr);
   }
-  Tolerance walk_tolerance(double given) const override { return device_tolerance(given); }
+  Tolerance walk_tolerance(double given, bool rounded) const override {
+    return device_tolerance(given, rounded);
+  }
   double walk_gradient_tolerance(const ShardedProblem&, double given) const override {
     return given > 0 ? given : kDeviceGradientTolerance;
   }

@@ -39,7 +39,10 @@ std::string why_no_program(const PointParams& params);
 Schedule make_schedule(const PointParams& params, const StepOptions& step = {});
 Schedule make_schedule(PointParams params, int64_t batch);  // with so many sequences
 inline AttendOptions attend_options(const PointParams& p) {
-  return {.head_dim = p.problem.head_dim, .dtype = p.problem.dtype, .causal = p.problem.causal};
+  return {.head_dim = p.problem.head_dim,
+          .dtype = p.problem.dtype,
+          .causal = p.problem.causal,
+          .output_dtype = p.problem.output_dtype};
 }
 
 struct PointPlan {

@@ -143,7 +143,7 @@ TEST(Backend, KernelsRunOnHostOrGpu) {
   p.kernel = "cuda";
   EXPECT_NE(backend_of("cuda").why_kernel_unsupported(p), "");  // fp32
   EXPECT_EQ(backend_of("cuda").workspace_bytes(p, 2), 0);
-  EXPECT_EQ(backend_of("cpu").walk_tolerance(1e-3).rel_l2, 1e-3);
+  EXPECT_EQ(backend_of("cpu").walk_tolerance(1e-3, false).rel_l2, 1e-3);
 }
 
 // The samples of a point take milliseconds: others are seen beside all of it and what came before.

@@ -71,7 +71,9 @@ struct WalkData {
   Pass pass() const { return plan.point.params.pass; }
   int warmup() const { return int(options.measure.warmup); }
   CheckOutcome judged(const SampleErrors& errors, int64_t nan_values) const {
-    return judge(errors, nan_values, sharded, backend.walk_tolerance(options.check.tolerance));
+    return judge(errors, nan_values, sharded,
+                 backend.walk_tolerance(options.check.tolerance,
+                                        sharded.problem.output_dtype == DType::kBFloat16));
   }
 };
 

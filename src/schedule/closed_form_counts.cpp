@@ -38,7 +38,8 @@ class ClosedForms {
         degree_(degree),
         q_(s.problem.batch * s.problem.head_dim * (s.problem.dtype == DType::kFloat32 ? 4 : 2)),
         kv_(2 * q_),
-        o_(s.problem.batch * (s.problem.head_dim + 1) * 4),
+        o_(s.problem.batch *
+           (s.problem.head_dim * (s.problem.output_dtype == DType::kFloat32 ? 4 : 2) + 4)),
         statistics_(s.problem.batch * 8),
         grad_kv_(pass == Pass::kBackward ? s.problem.batch * 2 * s.problem.head_dim * 4 : 0),
         backward_(pass == Pass::kBackward) {

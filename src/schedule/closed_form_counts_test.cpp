@@ -90,6 +90,14 @@ TEST(Formulas, UnequalShares) {
   ran.expect_some_of_each();
 }
 
+TEST(Formulas, OutputsOf16Bits) {
+  for (const char* name : {"ring", "all_gather"}) {
+    ShardedProblem s = problem(4, 4);
+    s.problem.output_dtype = DType::kBFloat16;
+    EXPECT_TRUE(expect_closed_form(find_algorithm(name), s));
+  }
+}
+
 TEST(Formulas, OptionsOfAlgorithms) {
   CasesRun ran;
   for (const int64_t g : {16, 4, 2, 1})

@@ -47,11 +47,11 @@ struct Slice {
   auto operator<=>(const Slice&) const = default;
 };
 
-// kPartial: O and LSE, fp32. kResult: O alone, rounded to the storage type, as it is sent when
-// nothing is merged into it any more. Of a backward pass: kGradOut, dO as it is stored;
-// kStatistics, L and delta of each query row, fp32; kGradQuery and kGradKeyValue, sums of dQ and of
-// dK and dV, fp32. They lie as Q, and as K and V, row for row. kValues: fp32 values of a model, in
-// slices of kAllValues; kStored: activations, as Q is stored.
+// kPartial: O (of output_dtype) and LSE, fp32. kResult: O alone, rounded to the storage type, as it
+// is sent when nothing is merged into it any more. Of a backward pass: kGradOut, dO as it is
+// stored; kStatistics, L and delta of each query row, fp32; kGradQuery and kGradKeyValue, sums of
+// dQ and of dK and dV, fp32. They lie as Q, and as K and V, row for row. kValues: fp32 values of a
+// model, in slices of kAllValues; kStored: activations, as Q is stored.
 enum class TensorKind {
   kQuery,
   kKeyValue,

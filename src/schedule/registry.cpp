@@ -1,5 +1,6 @@
 #include "schedule/registry.h"
 
+#include <map>
 #include <numeric>
 
 #include "core/check.h"
@@ -206,11 +207,42 @@ constexpr AlgorithmInfo kAlgorithms[] = {
 
 std::span<const AlgorithmInfo> algorithms() { return kAlgorithms; }
 
+namespace {
+
+// O of 16 bits is rounded by each merge: of `kMostMerges` in a row the error stays within what one
+// rounding of the output may add to a check's tolerance, 1.6e-3 sqrt(n / 3) in the L2 norm.
+std::string why_not_rounded(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
+                            Pass pass) {
+  constexpr int kMostMerges = 16;
+  if (sharded.problem.output_dtype == DType::kFloat32) return "";
+  if (has_backward(pass)) return "a backward pass reads O in fp32: leave out model.output_dtype";
+  const RankProgram program =
+      make_schedule(algorithm, sharded, pass).program(sharded.layout.world_size() / 2);
+  std::map<Slice, int> merges;  // of the same rows
+  bool moves = false;
+  for (const Op& op : program.ops) {
+    if (const auto* merge = std::get_if<Merge>(&op.what)) ++merges[merge->from.rows];
+    if (is_communication(op.what) || std::holds_alternative<Pack>(op.what))
+      for_each_view(op.what, [&](const SlotView& view, bool) {
+        moves = moves || holds_o(program.slots[size_t(view.slot)].kind);
+      });
+  }
+  if (moves) return concat(algorithm.name, " moves results, in fp32: leave out model.output_dtype");
+  for (const auto& [rows, count] : merges)
+    if (count > kMostMerges)
+      return concat(algorithm.name, " merges ", count, " times into one row, which would round O ",
+                    "in bf16 each time (at most ", kMostMerges, "): leave out model.output_dtype");
+  return "";
+}
+
+}  // namespace
+
 std::string why_no_program(const AlgorithmInfo& algorithm, const ShardedProblem& sharded,
                            Pass pass) {
   if (has_backward(pass) && algorithm.make_backward == nullptr)
     return concat(algorithm.name, " has no backward pass yet");
-  return algorithm.why_no_program(sharded);
+  const std::string why = algorithm.why_no_program(sharded);
+  return why.empty() ? why_not_rounded(algorithm, sharded, pass) : why;
 }
 
 Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sharded, Pass pass) {

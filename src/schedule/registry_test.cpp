@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "core/check.h"
 #include "core/testing/test_support.h"
 #include "schedule/accounting.h"
@@ -67,6 +69,32 @@ bool expect_correct(const AlgorithmInfo& algorithm, const ShardedProblem& s,
     pairs += branch_pairs(s.problem, s.pattern, b);
   EXPECT_EQ(account(schedule).pairs, pairs) << algorithm.name;
   return true;
+}
+
+// Refused where results travel, where a row is merged again and again, and in backward passes.
+TEST(Registry, OutputsOf16Bits) {
+  std::map<std::string, std::string> why;
+  const auto ask = [&](int ranks, Pass pass) {
+    for (const AlgorithmInfo& algorithm : algorithms()) {
+      ShardedProblem s{
+          {.seq_len = 4096, .num_heads = 4, .num_kv_heads = 4}, dense_pattern(4096), {4096, ranks}};
+      if (algorithm.pattern != PatternKind::kDense)
+        s.pattern = {.branches = {{512, 1}, {1024, 4}, {4096, 16}}};
+      const std::string before = why_no_program(algorithm, s, pass);
+      s.problem.output_dtype = DType::kBFloat16;
+      if (before.empty()) why[std::string(algorithm.name)] = why_no_program(algorithm, s, pass);
+    }
+  };
+  ask(4, Pass::kForward);
+  for (const char* name : {"all_gather", "ring", "dilated"}) EXPECT_EQ(why.at(name), "") << name;
+  for (const char* name : {"ulysses", "usp"})
+    EXPECT_EQ(why.at(name),
+              std::string(name) + " moves results, in fp32: leave out model.output_dtype");
+  ask(32, Pass::kForward);
+  EXPECT_EQ(why.at("dilated"), "");
+  EXPECT_NE(why.at("ring").find("merges 31 times into one row"), std::string::npos);
+  ask(4, Pass::kForwardBackward);
+  for (const auto& [name, reason] : why) EXPECT_NE(reason, "") << name;
 }
 
 TEST(Registry, EveryAlgorithmIsCorrectForEveryShape) {

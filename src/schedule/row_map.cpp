@@ -26,7 +26,7 @@ int64_t row_bytes(const AttentionProblem& problem, TensorKind kind) {
     case TensorKind::kStored:
       return dtype_bytes(problem.dtype);
     default:
-      return (problem.head_dim + 1) * int64_t{sizeof(float)};
+      return (problem.output_row_floats() + 1) * int64_t{sizeof(float)};
   }
 }
 

@@ -6,8 +6,8 @@
 //   a branch    [batch][stream][selected token]   Q, partial: a stream a query head; K/V: KvStreams
 // A stream is the rows that one head reads in the branch. Query heads of one K/V head that select
 // the same rows share a stream of K/V; those that select others have one each.
-// K/V pieces hold all K rows, then all V rows, and so do their gradients; partial pieces all O rows
-// (fp32), then one LSE a row; statistics L and delta side by side.
+// K/V pieces hold all K rows, then all V rows, and so do their gradients; partial pieces all O
+// rows, then one LSE (fp32) a row; statistics L and delta side by side.
 //
 //   N = 8, P = 2, branch {8, 2}, H = Hkv = 2:   piece of      rank 0        rank 1
 //                                               K, tokens     0 2   1 3     4 6   5 7

@@ -29,7 +29,8 @@ void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedg
   pack(b.lse_packs, Conversion::kNone, 1, 4);
   pack(b.rounds, Conversion::kRound, d, element);
   pack(b.widens, Conversion::kWiden, d, element);
-  if (!b.merges.empty()) work.then(prepare_merge(b.merges, bound.merge_rule(), p.head_dim, ledger));
+  if (!b.merges.empty())
+    work.then(prepare_merge(b.merges, bound.merge_rule(), p.head_dim, ledger, p.output_dtype));
   if (!b.sums.empty()) work.then(prepare_add(b.sums, p.head_dim, ledger));
   if (!b.deltas.empty())
     work.then(prepare_delta(b.deltas, p.head_dim, DeviceElement::kBFloat16, ledger));
@@ -128,6 +129,7 @@ DeviceAttendOptions DeviceExecutor::attend_options(bool merge) const {
           .causal = o.causal,
           .output_scale = o.output_scale,
           .merge = merge,
+          .output_dtype = o.output_dtype,
           .concurrent = communicates() && transport_->takes_multiprocessors()};
 }
 
@@ -331,20 +333,15 @@ void DeviceExecutor::collect_times(RunMode mode) {
   }
 }
 
-Tolerance device_tolerance(double given, bool rounded) {
-  // Where a kernel's error is near half a unit, both sides round to different values now and then.
-  constexpr double kHalfBf16Unit = 1.0 / 256;
-  return {.rel_l2 = given > 0 ? given : kDeviceTolerance + (rounded ? kHalfBf16Unit : 0),
-          .lse = kDeviceLseTolerance};
-}
-
 int64_t DeviceExecutor::count_nan() const {
   MemoryLedger ledger;
   DeviceBuffer total(ledger, "check", sizeof(unsigned long long));
   compute_.fill(total.data(), 0, total.size());
-  for (const std::span<const float> values : made_values(*bound_))
+  DType dtype = sharded().problem.output_dtype;
+  for (const std::span<const float> values : made_values(*bound_))  // O, then fp32
     longnet::count_nan(values.data(), int64_t(values.size()),
-                       reinterpret_cast<unsigned long long*>(total.data()), compute_);
+                       reinterpret_cast<unsigned long long*>(total.data()), compute_,
+                       std::exchange(dtype, DType::kFloat32));
   unsigned long long count = 0;
   compute_.copy(&count, total.data(), sizeof count);
   compute_.synchronize();
@@ -382,7 +379,10 @@ SampleErrors DeviceExecutor::compare(const ExpectedRows& expected) const {
     lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
   }
   // Both have lists, until the copies are done.
-  const Prepared pack_rows = prepare_pack(rows, Conversion::kNone, d, 4, ledger);
+  const DType dtype = sharded().problem.output_dtype;
+  const Prepared pack_rows =
+      prepare_pack(rows, dtype == DType::kFloat32 ? Conversion::kNone : Conversion::kWiden, d,
+                   dtype_bytes(dtype), ledger);
   const Prepared pack_lses = prepare_pack(lses, Conversion::kNone, 1, 4, ledger);
   pack_rows.launch(compute_);
   pack_lses.launch(compute_);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <iterator>
+#include <map>
 #include <set>
 
 #include "comm/threads/thread_world.h"
@@ -47,6 +48,46 @@ TEST(DeviceExecutorTest, LayoutsCollectivesMixesAndKernels) {
   EXPECT_TRUE(run_device_case({.algorithm = "dilated", .ranks = 3, .merges = false}));
   EXPECT_TRUE(
       run_device_case({.algorithm = "dilated", .ranks = 3, .causal = true, .gather = true}));
+}
+
+// O of 16 bits, merged by attends, by merges of their own, in exact attention and in mixtures.
+TEST(DeviceExecutorTest, OutputsOf16Bits) {
+  int ran = 0;
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const int ranks : {1, 2, 4})
+      for (const bool merges : {true, false})
+        ran += run_device_case({.algorithm = std::string(algorithm.name),
+                                .ranks = ranks,
+                                .causal = ranks == 2,
+                                .merges = merges,
+                                .output_dtype = DType::kBFloat16});
+  EXPECT_GT(ran, 20);
+  EXPECT_TRUE(run_device_case({.algorithm = "dilated",
+                               .ranks = 3,
+                               .mix = MixRule::kMean,
+                               .output_dtype = DType::kBFloat16}));
+  EXPECT_FALSE(
+      run_device_case({.algorithm = "ulysses", .ranks = 2, .output_dtype = DType::kBFloat16}));
+}
+
+// The rows of a walk in part, whose merges run by themselves, and what they need.
+TEST(DeviceExecutorTest, OutputsOf16BitsTakeHalfOfTheMemory) {
+  std::map<DType, int64_t> bytes;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const ShardedProblem s =
+        device_problem({.algorithm = "dilated", .ranks = 4, .output_dtype = dtype});
+    const Schedule schedule = find_algorithm("dilated").make(s);
+    const auto kernel = make_emulated_kernel(true);
+    MemoryLedger ledger;
+    DeviceExecutor executor(schedule, 1, *kernel, nullptr, {.virtual_ranks = true}, ledger);
+    const auto held = ledger.peak_by_tag();
+    bytes[dtype] = held.at("output");
+    for (const auto& [tag, predicted] : executor.program().memory_by_tag())
+      EXPECT_EQ(held.at(tag), predicted) << tag;
+  }
+  const int64_t lse =
+      4 * 2 * 4 * device_problem({.algorithm = "dilated", .ranks = 4}).layout.shard(1).tokens();
+  EXPECT_EQ(2 * (bytes[DType::kBFloat16] - lse), bytes[DType::kFloat32] - lse);
 }
 
 // A kernel that keeps its first result in its scratch memory, and gives that ever after.

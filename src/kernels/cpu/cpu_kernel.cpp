@@ -239,7 +239,16 @@ class CpuRowWorker final : public RowWorker {
       }
     std::vector<OutputSummary> parts(pieces.size());
     parallel_for(int64_t(pieces.size()), threads, [&](int64_t i, int) {
-      parts[size_t(i)] = summarize_rows(pieces[size_t(i)].second, head_dim);
+      OutputRows rows = pieces[size_t(i)].second;
+      std::vector<float> wide;
+      if (rows.dtype == DType::kBFloat16) {
+        for (int64_t row = 0; row < rows.rows; ++row) {
+          const auto* const bits = reinterpret_cast<const uint16_t*>(rows.o + row * rows.o_stride);
+          std::transform(bits, bits + head_dim, std::back_inserter(wide), bf16_value);
+        }
+        rows.o = wide.data(), rows.o_stride = head_dim;
+      }
+      parts[size_t(i)] = summarize_rows(rows, head_dim);
     });
     std::fill(summaries.begin(), summaries.end(), OutputSummary{});
     for (size_t i = 0; i < pieces.size(); ++i) summaries[pieces[i].first].add(parts[i]);

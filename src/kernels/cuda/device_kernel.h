@@ -27,6 +27,7 @@ struct DeviceAttendOptions {
   bool causal = false;
   float output_scale = 1.0f;  // O is multiplied by it
   bool merge = false;         // fold into what the output holds, by LSE, instead of overwriting it
+  DType output_dtype = DType::kFloat32;  // else: O is stored as `element`, LSE in fp32
   // Another kernel (NCCL's) needs multiprocessors while this one runs: persistent blocks would keep
   // it waiting.
   bool concurrent = false;
@@ -56,6 +57,7 @@ class DeviceKernel {
 struct DeviceKernelInfo {
   std::string_view name, about;                 // one line for `lnbench list`
   int64_t max_head_dim, max_head_dim_backward;  // 0: no backward pass
+  bool rounds_output;                           // takes options.output_dtype
   std::string (*why_absent)();                  // reason on this machine; empty: it is present
   std::unique_ptr<DeviceKernel> (*make)();
 };

@@ -9,13 +9,13 @@ namespace {
 std::string always_present() { return ""; }
 
 constexpr DeviceKernelInfo kKernels[] = {
-    {"cuda", "a GPU from compute capability 8.0, own kernel on strided views", 256, 128,
+    {"cuda", "a GPU from compute capability 8.0, own kernel on strided views", 256, 128, true,
      always_present, [] { return make_cuda_kernel(); }},
-    {"cudnn", "cuDNN's attention on strided views, as a yardstick", 128, 128, why_cudnn_absent,
-     make_cudnn_kernel},
-    {"gather", "pack, dense attention, scatter: what strided views save", 256, 0, always_present,
-     [] { return make_gather_kernel(make_cuda_kernel()); }},
-    {"cuda_sm90a", "Hopper, own kernel with TMA and wgmma", 128, 128, why_sm90a_absent,
+    {"cudnn", "cuDNN's attention on strided views, as a yardstick", 128, 128, false,
+     why_cudnn_absent, make_cudnn_kernel},
+    {"gather", "pack, dense attention, scatter: what strided views save", 256, 0, false,
+     always_present, [] { return make_gather_kernel(make_cuda_kernel()); }},
+    {"cuda_sm90a", "Hopper, own kernel with TMA and wgmma", 128, 128, true, why_sm90a_absent,
      [] { return make_sm90a_kernel(); }},
 };
 
@@ -39,6 +39,11 @@ std::string why_device_kernel_unsupported(std::string_view name, const AttendOpt
   if (options.dtype != DType::kBFloat16)
     return concat("kernel ", name, " reads bf16, not ", to_string(options.dtype),
                   ": set model.dtype to bf16");
+  if (options.output_dtype != DType::kFloat32 && (!kernel->rounds_output || has_backward(pass)))
+    return concat(
+        "kernel ", name, has_backward(pass) ? ", backward pass" : "", ": O in fp32, not ",
+        to_string(options.output_dtype),
+        " (model.output_dtype), which kernels cuda and cuda_sm90a store in a forward pass");
   std::string why = why_head_dim_unsupported(options.head_dim, kernel->max_head_dim);
   if (why.empty() && has_backward(pass)) {
     why = why_head_dim_unsupported(options.head_dim, kernel->max_head_dim_backward);

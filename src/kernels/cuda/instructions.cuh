@@ -90,6 +90,25 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   return word;
 }
 
+template <class Element>
+__device__ __forceinline__ float2 unpack_pair(uint32_t word) {
+  if constexpr (std::is_same_v<Element, __half>)
+    return make_float2(__half2float(__ushort_as_half(uint16_t(word))),
+                       __half2float(__ushort_as_half(uint16_t(word >> 16))));
+  else
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u));
+}
+
+// Zero where not wanted. Without branches, as load_pair().
+__device__ __forceinline__ uint32_t load_word(const float* at, bool wanted) {
+  uint32_t word = 0;
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n @p ld.global.u32 %0, [%1];\n}"
+               : "+r"(word)
+               : "l"(__cvta_generic_to_global(at)), "r"(int(wanted))
+               : "memory");
+  return word;
+}
+
 // Two neighbouring floats of a row, by one access where the row is `aligned`: pieces of a partial
 // lie behind each other, LSEs between them. Without branches, so that many loads are in flight.
 __device__ __forceinline__ bool aligned_to_pairs(const float* row) {

@@ -190,14 +190,17 @@ Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, in
 }
 
 Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
-                       MemoryLedger& ledger) {
+                       MemoryLedger& ledger, DType dtype) {
+  const auto of = [&](const auto kernel, int64_t units) {
+    return prepared(tasks, kMergeRows, ledger, "launch of merge", kernel, int(units),
+                    rule == MergeRule::kSum);
+  };
+  if (dtype == DType::kBFloat16) return of(merge_kernel<PairOfBf16>, head_dim / 2);
   bool wide = head_dim % 4 == 0;
   for (const MergeTask& t : tasks)
     for (const PartialRun& run : {t.from, t.into})
       wide = wide && multiple(run.o, 16) && run.o_stride % 4 == 0;
-  return prepared(tasks, kMergeRows, ledger, "launch of merge",
-                  wide ? merge_kernel<float4> : merge_kernel<float>, int(head_dim),
-                  rule == MergeRule::kSum);
+  return wide ? of(merge_kernel<float4>, head_dim / 4) : of(merge_kernel<float>, head_dim);
 }
 
 Prepared prepare_add(std::span<const SumTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
@@ -246,9 +249,11 @@ void fill_floats(float* at, int64_t count, float value, const Stream& stream) {
   check_cuda(cudaGetLastError(), "launch of fill");
 }
 
-void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream) {
+void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream,
+               DType dtype) {
   if (count <= 0) return;
-  nan_kernel<<<blocks_for(count), kThreads, 0, stream.handle()>>>(at, count, total);
+  nan_kernel<<<blocks_for(count), kThreads, 0, stream.handle()>>>(at, count,
+                                                                  dtype == DType::kBFloat16, total);
   check_cuda(cudaGetLastError(), "launch of count_nan");
 }
 

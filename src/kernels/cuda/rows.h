@@ -23,9 +23,9 @@ struct RowTile {
 Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,
                       int64_t element_bytes, MemoryLedger& ledger);
 
-// into = merge(into, from), row by row; the rows may not overlap.
+// into = merge(into, from), row by row; the rows may not overlap. `dtype`: of O.
 Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t head_dim,
-                       MemoryLedger& ledger);
+                       MemoryLedger& ledger, DType dtype = DType::kFloat32);
 
 // Sums of gradients.
 Prepared prepare_add(std::span<const SumTask> tasks, int64_t head_dim, MemoryLedger& ledger);
@@ -74,6 +74,7 @@ std::unique_ptr<RowWorker> make_device_row_worker();
 
 void fill_floats(float* at, int64_t count, float value, const Stream& stream);
 // Adds the number of NaNs to *total (device memory).
-void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream);
+void count_nan(const float* at, int64_t count, unsigned long long* total, const Stream& stream,
+               DType dtype = DType::kFloat32);
 
 }  // namespace longnet

@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/rows.h"
 
 namespace longnet {
@@ -59,9 +60,18 @@ __device__ float4 mix(float4 into, float4 from, Weights w) {
 }
 __device__ float mix(float into, float from, Weights w) { return w.into * into + w.from * from; }
 
+struct PairOfBf16 {
+  uint32_t bits;
+};
+__device__ float2 widened(PairOfBf16 pair) { return unpack_pair<__nv_bfloat16>(pair.bits); }
+__device__ PairOfBf16 mix(PairOfBf16 into, PairOfBf16 from, Weights w) {
+  const float2 a = widened(into), b = widened(from);
+  return {pack_pair<__nv_bfloat16>(mix(a.x, b.x, w), mix(a.y, b.y, w))};
+}
+
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
-    merge_kernel(const MergeTask* tasks, const RowTile* tiles, int head_dim, bool sum) {
+    merge_kernel(const MergeTask* tasks, const RowTile* tiles, int units, bool sum) {
   __shared__ Weights weights[kMergeRows];
   const RowTile tile = tiles[blockIdx.x];
   const MergeTask task = tasks[tile.task];
@@ -71,7 +81,6 @@ __global__ void __launch_bounds__(kThreads)
     weights[threadIdx.x] = merged(task.from.lse[row * task.from.lse_stride], into, sum);
   }
   __syncthreads();
-  const int units = head_dim / int(sizeof(Unit) / sizeof(float));
   for (int i = int(threadIdx.x); i < tile.count * units; i += kThreads) {
     const int in_tile = i / units, at = i % units;
     const int64_t row = tile.first + in_tile;
@@ -153,11 +162,13 @@ __global__ void __launch_bounds__(kPoisonThreads) poison_kernel(uint4* at, int64
 }
 
 __global__ void __launch_bounds__(kThreads)
-    nan_kernel(const float* at, int64_t count, unsigned long long* total) {
+    nan_kernel(const float* at, int64_t count, bool pairs_of_bf16, unsigned long long* total) {
   unsigned long long mine = 0;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * kThreads)
-    mine += isnan(at[i]) ? 1 : 0;
+       i += int64_t{gridDim.x} * kThreads) {
+    const float2 pair = pairs_of_bf16 ? widened({__float_as_uint(at[i])}) : float2{at[i], 0.0f};
+    mine += (isnan(pair.x) ? 1 : 0) + (isnan(pair.y) ? 1 : 0);
+  }
   if (mine > 0) atomicAdd(total, mine);
 }
 

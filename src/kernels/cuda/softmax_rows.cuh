@@ -144,14 +144,22 @@ class SoftmaxRows {
  private:
   using Before = float2[kDim / 8];  // a lane's columns of a row that is merged into
 
-  // This lane's columns of a row of O.
-  static __device__ __forceinline__ float* columns_of(const TaskRows& to, int row) {
-    return to.o + row * to.o_stride + accumulator_column(lane_of_thread(), 0);
+  // This lane's columns of a row of O: pairs of neighbours, eight columns apart.
+  static __device__ __forceinline__ float* columns_of(const TaskRows& to, const AttendInputs& in,
+                                                      int row) {
+    const int column = accumulator_column(lane_of_thread(), 0);
+    return to.o + row * to.o_stride + (in.short_o ? column / 2 : column);
   }
   __device__ __forceinline__ void load_row(Before& before, const TaskRows& to,
                                            const AttendInputs& in, int row) const {
-    const float* const out = columns_of(to, row);
+    const float* const out = columns_of(to, in, row);
     const bool aligned = aligned_to_pairs(out), wanted = in.merge && row < to.rows;
+    if (in.short_o) {
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n)
+        before[n] = unpack_pair<Element>(load_word(out + n * 4, wanted && n * 8 < in.head_dim));
+      return;
+    }
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n)
       before[n] = load_pair(out + n * 8, aligned, wanted && n * 8 < in.head_dim);
@@ -172,12 +180,17 @@ class SoftmaxRows {
     }
     if ((lane_of_thread() & 3) == 0) to.lse[row * to.lse_stride] = lse;
     if constexpr (!kLoadsAhead) load_row(before, to, in, row);
-    float* const out = columns_of(to, row);
+    float* const out = columns_of(to, in, row);
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n)
-      if (n * 8 < in.head_dim)
-        store_pair(out + n * 8, o[m][n][2 * h] * scale + keep * before[n].x,
-                   o[m][n][2 * h + 1] * scale + keep * before[n].y);
+    for (int n = 0; n < kDim / 8; ++n) {
+      if (n * 8 >= in.head_dim) continue;
+      const float x = o[m][n][2 * h] * scale + keep * before[n].x,
+                  y = o[m][n][2 * h + 1] * scale + keep * before[n].y;
+      if (in.short_o)
+        *reinterpret_cast<uint32_t*>(out + n * 4) = pack_pair<Element>(x, y);
+      else
+        store_pair(out + n * 8, x, y);
+    }
   }
 };
 

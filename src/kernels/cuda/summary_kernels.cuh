@@ -222,6 +222,14 @@ class SeenOutput {
   Hash digest_ = 0;
 };
 
+// Four neighbours of a row of O, of floats or of 16 bits.
+__device__ float4 four_of(const float* row, int four, bool short_o) {
+  if (!short_o) return reinterpret_cast<const float4*>(row)[four];
+  const uint2 words = reinterpret_cast<const uint2*>(row)[four];
+  const float2 a = widened({words.x}), b = widened({words.y});
+  return {a.x, a.y, b.x, b.y};
+}
+
 __device__ float sum_of(float4 x) { return (x.x + x.y) + (x.z + x.w); }
 
 __device__ int count_nans(float4 x) {
@@ -240,12 +248,14 @@ __global__ void __launch_bounds__(kThreads, 4)  // as many blocks as it takes to
   const int at = int(threadIdx.x) % kShare;
   const bool has[2] = {at < fours, at + kShare < fours};
   // The next row is on its way while one is summed up.
-  InSteps<kShare, const float*> o(task.o + 4 * at, task.o_stride, tile);
+  InSteps<kShare, const float*> o(task.o, task.o_stride, tile);
+  const bool short_o = task.dtype == DType::kBFloat16;
   int left = tile.count - int(threadIdx.x) / kShare;
   float4 ahead[2];
   const auto load = [&] {
-    const auto* const from = reinterpret_cast<const float4*>(o.next());
-    for (int k = 0; k < 2; ++k) ahead[k] = left > 0 && has[k] ? from[k * kShare] : float4{};
+    const float* const from = o.next();
+    for (int k = 0; k < 2; ++k)
+      ahead[k] = left > 0 && has[k] ? four_of(from, at + k * kShare, short_o) : float4{};
     left -= kThreads / kShare;
   };
   load();

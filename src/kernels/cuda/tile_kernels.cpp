@@ -72,6 +72,7 @@ AttendInputs attend_inputs(const DeviceAttendOptions& options) {
   return {.head_dim = int32_t(options.head_dim),
           .causal = options.causal,
           .merge = options.merge,
+          .short_o = options.output_dtype != DType::kFloat32,
           .scale_log2 = 1.44269504089f / std::sqrt(float(options.head_dim)),
           .output_scale = options.output_scale};
 }

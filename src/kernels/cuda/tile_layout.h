@@ -43,7 +43,7 @@ struct KeyLimit {
 // One query run against a list of key runs, the device's form of AttendTask: the fields of both
 // kernels.
 struct TaskRows {
-  float* o;    // row i at o + i * o_stride
+  float* o;    // row i at o + i * o_stride, of floats or of pairs of 16 bits
   float* lse;  // row i at lse[i * lse_stride]
   int64_t o_stride, lse_stride;
   int32_t rows;
@@ -71,6 +71,7 @@ struct AttendInputs {
   int32_t head_dim;  // <= Shape::kDim; a row's other lanes are zero
   bool causal;
   bool merge;        // fold into what `o` and `lse` hold, by LSE, instead of overwriting it
+  bool short_o;      // O has 16 bits
   float scale_log2;  // log2(e) / sqrt(head_dim)
   float output_scale;
 };

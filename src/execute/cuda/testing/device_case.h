@@ -13,6 +13,7 @@ struct DeviceCase {
   bool causal = false, merges = true, gather = false;
   LayoutKind layout = LayoutKind::kContiguous;
   MixRule mix = MixRule::kLse;
+  DType output_dtype = DType::kFloat32;
   Pass pass = Pass::kForward;
 };
 ShardedProblem device_problem(const DeviceCase& c);
