@@ -271,7 +271,7 @@ stage kernels $bin/gpu_kernels_benchmark --seconds "$(plan kernels)" --json "$ou
 # One that computes something wrong is timed all the same.
 fastest=cuda
 if [ "$compute_capability" = 9.0 ]; then
-  stage check_sm90a $bin/gpu_check --only sm90a --json "$out/check_sm90a.json"
+  stage check_sm90a $bin/gpu_check --only sm90a,sm90a_backward --json "$out/check_sm90a.json"
   if hung check_sm90a; then
     drop kernels_sm90a profile programs_sm90a
   else

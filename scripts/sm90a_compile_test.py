@@ -33,6 +33,7 @@ def compiled(name, least):
     return text
 
 
-serialised = re.findall(r".*C75\d\d.*", compiled("attend_sm90a.cu", 5))
-assert not serialised, serialised
+for name, least in (("attend_sm90a.cu", 5), ("attend_backward_sm90a.cu", 8)):
+    serialised = re.findall(r".*C75\d\d.*", compiled(name, least))
+    assert not serialised, serialised
 compiled("attend.cu", 6)

@@ -14,6 +14,9 @@ struct Outcome {
   void expect(bool ok, const std::string& what);  // prints what failed
 };
 
+// Prints why something is left out. False for an empty reason: it is not.
+bool left_out(const std::string& why);
+
 float half_value(uint16_t bits);  // value of an fp16
 
 // `small`: shapes for compute-sanitizer.
@@ -27,6 +30,7 @@ void check_attend(Outcome& out, bool small);
 void check_backward(Outcome& out, bool small);
 void check_branches(Outcome& out, bool small);
 void check_sm90a(Outcome& out, bool small);
+void check_sm90a_backward(Outcome& out, bool small);
 void check_cudnn(Outcome& out, bool small);
 void check_cudnn_backward(Outcome& out, bool small);
 void check_programs(Outcome& out, bool small);

@@ -357,11 +357,7 @@ void check_attend(Outcome& out, bool small) {
 }
 
 void check_sm90a(Outcome& out, bool small) {
-  const std::string why = why_sm90a_absent();
-  if (!why.empty()) {
-    std::printf("  left out: %s\n", why.c_str());
-    return;
-  }
+  if (left_out(why_sm90a_absent())) return;
   for (AttendSpec spec : attend_specs(small)) {
     if (spec.head_dim > 128) continue;
     AttendSetup setup(spec);
@@ -380,11 +376,7 @@ void check_sm90a(Outcome& out, bool small) {
 }
 
 void check_cudnn(Outcome& out, bool) {
-  const std::string why = why_cudnn_absent();
-  if (!why.empty()) {
-    std::printf("  left out: %s\n", why.c_str());
-    return;
-  }
+  if (left_out(why_cudnn_absent())) return;
   // A plan takes the library 0.25 to 0.6 s: no pairs of edges of tiles, which are the own kernels'.
   for (AttendSpec spec : attend_specs(true)) {
     // The library's masks are triangles of the view.

@@ -306,6 +306,16 @@ std::vector<BackwardSpec> backward_specs(bool small) {
   return specs;
 }
 
+void check_own_backward(const DeviceKernel& kernel, const std::string& name, Outcome& out,
+                        bool small) {
+  for (BackwardSpec spec : backward_specs(small)) {
+    BackwardSetup(spec).expect(kernel, out, name);
+    if (small && spec.head_dim != 64) continue;
+    spec.element = DeviceElement::kFloat16;
+    BackwardSetup(spec).expect(kernel, out, name + " fp16");
+  }
+}
+
 // Rows that are made for cuDNN: dO as it is, O whose product with dO is delta.
 void check_sdpa_rows(Outcome& out) {
   constexpr int64_t kRows = 70, kDims = 24, kStride = 40;
@@ -365,11 +375,7 @@ void check_sdpa_rows(Outcome& out) {
 
 void check_cudnn_backward(Outcome& out, bool small) {
   check_sdpa_rows(out);
-  const std::string why = why_cudnn_absent();
-  if (!why.empty()) {
-    std::printf("  left out: %s\n", why.c_str());
-    return;
-  }
+  if (left_out(why_cudnn_absent())) return;
   for (const BackwardSpec& spec : backward_specs(small)) {
     // The library has triangles as masks, and no backward pass of one row or key.
     const bool one = spec.rows == 1 || std::ranges::count(spec.kv, 1, &Keys::rows) > 0;
@@ -381,12 +387,12 @@ void check_cudnn_backward(Outcome& out, bool small) {
 }
 
 void check_backward(Outcome& out, bool small) {
-  for (BackwardSpec spec : backward_specs(small)) {
-    BackwardSetup(spec).expect(*make_cuda_kernel(), out, "cuda");
-    if (small && spec.head_dim != 64) continue;
-    spec.element = DeviceElement::kFloat16;
-    BackwardSetup(spec).expect(*make_cuda_kernel(), out, "cuda fp16");
-  }
+  check_own_backward(*make_cuda_kernel(), "cuda", out, small);
+}
+
+void check_sm90a_backward(Outcome& out, bool small) {
+  if (left_out(why_sm90a_absent())) return;
+  check_own_backward(*make_sm90a_kernel(), "cuda_sm90a", out, small);
 }
 
 }  // namespace longnet::gpu

@@ -3,7 +3,6 @@
 // blocks, tensor maps have coordinates beyond 0, and cuDNN's views have folded strides.
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "core/check.h"
 #include "execute/cuda/device_executor.h"
@@ -113,16 +112,15 @@ std::vector<BranchCase> branch_cases(bool small) {
 }  // namespace
 
 void check_branches(Outcome& out, bool small) {
-  const std::string no_sm90a = why_sm90a_absent(), no_cudnn = why_cudnn_absent();
-  for (const std::string& why : {no_sm90a, no_cudnn})
-    if (!why.empty()) std::printf("  left out: %s\n", why.c_str());
+  const bool no_sm90a = left_out(why_sm90a_absent()), no_cudnn = left_out(why_cudnn_absent());
   for (const BranchCase& c : branch_cases(small)) {
     BranchCheck check(c, out);
     check.attend(*make_cuda_kernel(), "cuda");
-    if (no_cudnn.empty()) check.attend(*make_cudnn_kernel(), "cudnn");
-    if (no_sm90a.empty()) check.attend(*make_sm90a_kernel(), "cuda_sm90a");
+    if (!no_cudnn) check.attend(*make_cudnn_kernel(), "cudnn");
+    if (!no_sm90a) check.attend(*make_sm90a_kernel(), "cuda_sm90a");
     check.backward(*make_cuda_kernel(), "cuda, backward");
-    if (no_cudnn.empty()) check.backward(*make_cudnn_kernel(), "cudnn, backward");
+    if (!no_sm90a) check.backward(*make_sm90a_kernel(), "cuda_sm90a, backward");
+    if (!no_cudnn) check.backward(*make_cudnn_kernel(), "cudnn, backward");
   }
 }
 

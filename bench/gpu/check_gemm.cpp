@@ -1,7 +1,6 @@
 // gpu_check: products of matrices by cuBLASLt, sampled rows of them against those in double.
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <cstring>
 
 #include "core/check.h"
@@ -82,10 +81,7 @@ void check_product(Outcome& out, const Product& p) {
 }  // namespace
 
 void check_gemm(Outcome& out, bool small) {
-  if (const std::string why = why_cublaslt_absent(); !why.empty()) {
-    std::printf("  left out: %s\n", why.c_str());
-    return;
-  }
+  if (left_out(why_cublaslt_absent())) return;
   const DType fp32 = DType::kFloat32, bf16 = DType::kBFloat16;
   std::vector<Product> shapes{{300, 40, 24}, {64, 136, 200}};
   if (!small) shapes.insert(shapes.end(), {{2048, 768, 3072}, {2048, 3072, 768}, {4096, 768, 256}});

@@ -22,6 +22,11 @@ void Outcome::expect(bool ok, const std::string& what) {
   std::fflush(stdout);
 }
 
+bool left_out(const std::string& why) {
+  if (!why.empty()) std::printf("  left out: %s\n", why.c_str());
+  return !why.empty();
+}
+
 float half_value(uint16_t bits) {
   const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
   const float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -24)
@@ -36,8 +41,9 @@ constexpr const char* kUsage =
 
   gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
 
-  --only   of: ipc, generator, rows, summaries, gemm, attend, backward, sm90a, cudnn,
-           cudnn_backward, branches, programs, programs_backward, programs_sm90a, virtual, refusals
+  --only   of: ipc, generator, rows, summaries, gemm, attend, backward, sm90a,
+           sm90a_backward, cudnn, cudnn_backward, branches, programs, programs_backward,
+           programs_sm90a, virtual, refusals
   --small  shapes for compute-sanitizer, which slows a kernel down a hundredfold
   --json   what was checked and how far off it was, renewed after every section
 
@@ -57,6 +63,7 @@ constexpr Section kSections[] = {
     {"attend", check_attend},
     {"backward", check_backward},
     {"sm90a", check_sm90a},
+    {"sm90a_backward", check_sm90a_backward},
     {"cudnn", check_cudnn},
     {"cudnn_backward", check_cudnn_backward},
     {"branches", check_branches},

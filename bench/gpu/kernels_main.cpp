@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "execute/cuda/device_executor.h"
 #include "gpu/kernels_gemm.h"
+#include "gpu/kernels_usage.h"
 #include "gpu/support.h"
 #include "kernels/cuda/device_gemm.h"
 #include "kernels/cuda/device_kernel.h"
@@ -14,33 +15,6 @@
 namespace longnet::gpu {
 namespace {
 
-constexpr const char* kUsage =
-    R"(gpu_kernels_benchmark: attention kernels on one GPU, beside a ceiling model and cuDNN.
-
-  gpu_kernels_benchmark [OPTIONS]
-
-  rows      Inputs with digest, digests, NaN, inputs and NaN, summaries: a walk's own work. GB/s.
-  sweep     head_dim x rows per segment x mask x kernel and tile shape, dense
-            segments of one packed [tokens][heads][head_dim] tensor. TFLOP/s count 4 d per visible
-            pair. cuDNN is timed as the library runs, 16-bit results included, without our widening.
-  dilation  The same rows per segment at r = 1, 4, 16: what a strided view costs (share of the dense
-            rate of the same kernel), and what gather + dense + scatter costs instead.
-  backward  The backward pass at r = 1 and 4, TFLOP/s of 10 d per visible pair. cuDNN as the library
-            runs, its sums of dQ in one order ("cudnn") and in any ("cudnn any order").
-  gemm      Products of a layer and of its gradients by cuBLASLt, for a quarter of the tokens.
-  merge     A dilated branch folded into the output by the kernel, or by a launch of its own.
-
-  --seconds  What the program may take (120); what it leaves out is counted.
-  --quick    The main points of each section.
-  --sm90a    cuda_sm90a in every tile shape, beside cuda and cuDNN.
-  --tokens   Tokens of the tensors at r = 1 (131072); longer segments are left out.
-  --rows     Only points of so many rows per segment.
-  --shape    Only this tile shape of the own kernels; cuDNN stays, to compare with.
-  --json     Every point, renewed after each; lnbench calibrate --gpu-kernels reads it.
-
-Inputs are several times the L2 cache. The goals that were reached end the output. Exit codes: 0 all
-ran, 1 a point failed, 2 usage, 3 no GPU.
-)";
 struct Model {
   int64_t heads, head_dim;
 };
@@ -51,6 +25,7 @@ class Benchmark {
  public:
   explicit Benchmark(const Arguments& arguments)
       : path_(arguments.text("--json", "")),
+        only_section_(arguments.text("--section", "")),
         only_shape_(arguments.text("--shape", "")),
         only_rows_(int64_t(arguments.number("--rows", 0))),
         tokens_(int64_t(arguments.number("--tokens", kTokens))),
@@ -63,14 +38,28 @@ class Benchmark {
     std::printf("# %s\n# %-9s %-14s %4s %6s %6s %3s %9s %8s %8s\n",
                 report_.devices.at(0).name.c_str(), "section", "kernel", "d", "rows", "causal", "r",
                 "TFLOP/s", "ceiling", "to_cudnn");
-    if (only_rows_ == 0) failed_ += time_rows(16 * tokens_, points_);
-    for (const Model& model : kModels) dilation(model);
-    for (const Model& model : kModels) sweep(model);
-    if (!sm90a_) {
-      for (const Model& model : kModels) backward(model);
-      if (only_rows_ == 0 && !late()) failed_ += time_products(tokens_ / 4, quick_, points_);
-    }
-    for (const Model& model : kModels) merge(model);
+    const auto each_model = [&](void (Benchmark::*section)(const Model&)) {
+      for (const Model& model : kModels) (this->*section)(model);
+    };
+    const std::pair<std::string_view, std::function<void()>> sections[] = {
+        {"rows",
+         [&] {
+           if (only_rows_ == 0) failed_ += time_rows(16 * tokens_, points_);
+         }},
+        {"dilation", [&] { each_model(&Benchmark::dilation); }},
+        {"sweep", [&] { each_model(&Benchmark::sweep); }},
+        {"backward", [&] { each_model(&Benchmark::backward); }},
+        {"gemm",
+         [&] {
+           if (!sm90a_ && only_rows_ == 0 && !late())
+             failed_ += time_products(tokens_ / 4, quick_, points_);
+         }},
+        {"merge", [&] { each_model(&Benchmark::merge); }},
+    };
+    bool known = only_section_.empty();
+    for (const auto& [name, section] : sections)
+      if (only_section_.empty() || name == only_section_) section(), known = true;
+    if (!known) throw UsageError(concat("--section: there is no '", only_section_, "'"));
     judge();
     write();
     std::printf("# %zu points, %zu left out for lack of time, %zu failed\n", points_.size(),
@@ -268,6 +257,7 @@ class Benchmark {
       timed("cudnn any order", *cudnn, {.keep_16_bits = true, .any_order = true});
     }
     timed("cuda", *make_cuda_kernel(), {});
+    if (sm90a_) timed("cuda_sm90a", *make_sm90a_kernel(), {});
   }
 
   // Timed launches have each added to the gradients.
@@ -345,13 +335,13 @@ class Benchmark {
       for (const int64_t r : {4, 16})
         say(concat("view / gather and scatter, cuda, r = ", r, at),
             rate("dilation", "cuda", d, r) / rate("dilation", "gather", d, r), 0);
-      const double own_backward = rate("backward", "cuda", d, 1);
-      say("TFLOP/s of cuda, backward" + at, own_backward * 1e-12, 0);
-      say("cuda / cudnn, backward, both in one order" + at,
-          own_backward / rate("backward", "cudnn", d, 1), 0.9);
-      say("cuda / cudnn, backward, cudnn in any order" + at,
-          own_backward / rate("backward", "cudnn any order", d, 1), 0);
       const std::string own = own_kernel();
+      const double own_backward = rate("backward", own, d, 1);
+      say(concat("TFLOP/s of ", own, ", backward", at), own_backward * 1e-12, 0);
+      say(concat(own, " / cudnn, backward, both in one order", at),
+          own_backward / rate("backward", "cudnn", d, 1), 0.9);
+      say(concat(own, " / cudnn, backward, cudnn in any order", at),
+          own_backward / rate("backward", "cudnn any order", d, 1), 0);
       const double fused = rate("merge", own + " fused", d, 4);
       say(concat("merge in the kernel / by a launch, ", own, at),
           fused / rate("merge", own + " + merge", d, 4), 0);
@@ -374,7 +364,7 @@ class Benchmark {
                           .text());
   }
 
-  std::string path_, only_shape_;
+  std::string path_, only_section_, only_shape_;
   int64_t only_rows_, tokens_;
   double seconds_, begin_s_ = steady_seconds();
   bool quick_, sm90a_;
@@ -395,6 +385,6 @@ int main(int argc, char** argv) {
   return run_program(
       {"gpu_kernels_benchmark",
        kUsage,
-       {"--json", "--seconds", "--quick", "--sm90a", "--rows", "--shape", "--tokens"}},
+       {"--json", "--seconds", "--quick", "--sm90a", "--section", "--rows", "--shape", "--tokens"}},
       argc, argv, [](const Arguments& arguments) { return Benchmark(arguments).run(); });
 }

@@ -7,10 +7,8 @@ namespace {
 
 template <class Shape, class Element = __nv_bfloat16>
 constexpr CompiledBackward shape() {
-  const auto of = [](void (*kernel)(BackwardInputs)) {
-    return compiled_shape<Shape, Element>("", kernel);
-  };
-  return {of(backward_kernel<false, Shape, Element>), of(backward_kernel<true, Shape, Element>)};
+  return {compiled_shape<Shape, Element>("", backward_kernel<false, Shape, Element>),
+          compiled_shape<Shape, Element>("", backward_kernel<true, Shape, Element>)};
 }
 
 constexpr CompiledBackward kShapes[] = {
@@ -22,6 +20,6 @@ constexpr CompiledBackward kShapes[] = {
 
 }  // namespace
 
-std::span<const CompiledBackward> backward_shapes() { return kShapes; }
+std::span<const CompiledBackward> tile_backward_shapes() { return kShapes; }
 
 }  // namespace longnet

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <map>
-#include <queue>
-#include <tuple>
 
 #include "core/check.h"
 #include "core/token_range.h"
+#include "kernels/cuda/block_lists.h"
 
 namespace longnet {
 namespace {
@@ -118,124 +116,37 @@ class TileLists {
 
 // ---- cuda_sm90a ----
 
-// One tensor's rows for all tasks of a grid, as views: a place in them is linear in the task's
-// place. Tasks that share their rows (a step of 0) share a place: tensor maps have no such steps.
-class GridViews {
- public:
-  GridViews() = default;
-  // Appends to `views`.
-  GridViews(TensorView view, const GridVector& count, const GridVector& step_bytes,
-            std::vector<TensorView>& views)
-      : first_(int32_t(views.size())) {
-    for (size_t d = 0; d < 3; ++d) {
-      if (step_bytes[d] == 0) continue;
-      view.count[d] = count[d];
-      view.step_bytes[d] = step_bytes[d];
-      at_[d][d] = 1;
-    }
-    int64_t sequences = step_bytes[3] == 0 ? 1 : count[3];
-    if (step_bytes[3] != 0 && (count[0] == 1 || step_bytes[3] == count[0] * step_bytes[0])) {
-      if (count[0] == 1) view.step_bytes[0] = step_bytes[3];
-      view.count[0] *= sequences;
-      at_[0][3] = count[0];
-      sequences = 1;
-    }
-    views_[3] = sequences > 1 ? 1 : 0;
-    for (int64_t i = 0; i < sequences; ++i) {
-      views.push_back(view);
-      view.first = static_cast<const std::byte*>(view.first) + step_bytes[3];
-    }
-  }
-  ViewPlace place(const GridVector& task) const {
-    ViewPlace place{.view = first_ + int32_t(along(task, views_)), .at = {}};
-    for (size_t d = 0; d < 3; ++d) place.at[d] = int32_t(along(task, at_[d]));
-    return place;
-  }
-
- private:
-  int32_t first_ = 0;
-  GridVector views_{}, at_[3]{};  // steps of a task's view, and of its place there
-};
-
-// Returns the number of leading runs at equal distances: those of many ranks in one gathered slot.
-size_t progression(std::span<const KvRun> runs) {
-  const auto follows = [&](const KvRun& b, const KvRun& a) {
-    const int64_t step = bytes_between(runs[0].k, runs[1].k);
-    return step > 0 && bytes_between(a.k, b.k) == step && bytes_between(a.v, b.v) == step &&
-           a.rows == b.rows && a.row_stride == b.row_stride && a.step_bytes == b.step_bytes;
-  };
-  size_t count = 1;
-  while (count < runs.size() && follows(runs[count], runs[count - 1])) ++count;
-  return count;
-}
-
 class GroupLists {
  public:
   GroupLists(bool causal, const GroupTiling& tiling)
-      : causal_(causal), tiling_(tiling), of_block_(size_t(tiling.blocks)) {
-    for (int b = 0; b < tiling.blocks; ++b) least_.emplace(0, b);
-  }
+      : causal_(causal), tiling_(tiling), blocks_(tiling.blocks) {}
   GroupPlan plan;
 
   void enter(const AttendGrid& grid, std::span<const KvRun> runs) {
     const QueryRun& q = grid.task.q;
-    queries_ = views_of({true, q.q, q.rows, q.row_stride}, grid.count, grid.q_step_bytes);
-    runs_.clear();
-    while (!runs.empty()) {
-      GridVector count = grid.count, step = runs[0].step_bytes;
-      const size_t together = count[0] == 1 ? progression(runs) : 1;
-      if (together > 1) {
-        count[0] = int64_t(together);
-        step[0] = bytes_between(runs[0].k, runs[1].k);
-      }
-      const KvRun& run = runs[0];
-      const GridViews k = views_of({false, run.k, run.rows, run.row_stride}, count, step);
-      const GridViews v = views_of({false, run.v, run.rows, run.row_stride}, count, step);
-      for (size_t i = 0; i < together; ++i) runs_.push_back({k, v, int64_t(i)});
-      runs = runs.subspan(together);
-    }
+    queries_ = views_.of({true, q.q, q.rows, q.row_stride}, grid.count, grid.q_step_bytes);
+    runs_ = views_.of(runs, grid.count);
   }
   GroupTask task(const TaskRows& rows, const QueryRun&, const GridVector& at) const {
     return {rows, queries_.place(at)};
   }
-  GroupRun run(const KeyRuns&, size_t r, GridVector at, const KeyLimit& limit) const {
-    at[0] += runs_[r].index;
-    return {.k = runs_[r].k.place(at), .v = runs_[r].v.place(at), .limit = limit};
+  GroupRun run(const KeyRuns&, size_t r, const GridVector& at, const KeyLimit& limit) const {
+    const PlacePair keys = runs_[r].place(at);
+    return {.k = keys.a, .v = keys.b, .limit = limit};
   }
   void add_tiles(int32_t index) {
     const GroupTask& task = plan.tasks[size_t(index)];
     for (int i = int(ceil_div(task.rows, tiling_.rows)) - 1; i >= 0; --i) {
       const int row = i * tiling_.rows, last = std::min(row + tiling_.rows, task.rows) - 1;
-      const auto [load, block] = least_.top();
-      least_.pop();
-      of_block_[size_t(block)].push_back({index, row});
-      least_.emplace(load + cost_of(task, last), block);
+      blocks_.add({index, row}, cost_of(task, last));
     }
   }
   void finish() {
-    plan.block_begin.push_back(0);
-    for (const auto& tiles : of_block_) {
-      if (tiles.empty()) continue;
-      plan.tiles.insert(plan.tiles.end(), tiles.begin(), tiles.end());
-      check(plan.tiles.size() < (size_t{1} << 31),
-            "too many tiles for one launch: ", plan.tiles.size());
-      plan.block_begin.push_back(int32_t(plan.tiles.size()));
-    }
+    plan.views = views_.all();
+    blocks_.finish(plan.tiles, plan.block_begin);
   }
 
  private:
-  struct Run {
-    GridViews k, v;
-    int64_t index;  // in a progression, which replaces the grid's first dimension
-  };
-
-  // Equal rows of several grids share their views.
-  GridViews views_of(const TensorView& rows, const GridVector& count, const GridVector& step) {
-    const auto [known, added] = known_.try_emplace({rows, count, step});
-    if (added) known->second = GridViews(rows, count, step, plan.views);
-    return known->second;
-  }
-
   // Key tiles that a tile walks, and one for what it does before and after.
   int64_t cost_of(const GroupTask& task, int last_row) const {
     int64_t tiles = 1;
@@ -247,12 +158,10 @@ class GroupLists {
 
   bool causal_;
   GroupTiling tiling_;
-  GridViews queries_;      // views of the grid's queries
-  std::vector<Run> runs_;  // key runs of the grid
-  std::map<std::tuple<TensorView, GridVector, GridVector>, GridViews> known_;
-  using Load = std::pair<int64_t, int>;  // cost of the tiles so far, block
-  std::priority_queue<Load, std::vector<Load>, std::greater<>> least_;
-  std::vector<std::vector<GroupTile>> of_block_;
+  ViewLists views_;
+  GridViews queries_;           // of the grid
+  std::vector<RunViews> runs_;  // of the grid
+  BlockLists<GroupTile> blocks_;
 };
 
 }  // namespace

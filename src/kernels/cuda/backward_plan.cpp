@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/token_range.h"
 #include "kernels/cuda/attend_plan.h"
+#include "kernels/cuda/block_lists.h"
 
 namespace longnet {
 namespace {
@@ -24,6 +25,12 @@ class BackwardLists {
     if (q.rows == 0 || runs.empty()) return;
     std::vector<KeyLimit> limits;  // the same for all tasks of a grid
     for (const KvRun& run : runs) limits.push_back(key_limit(q, run, causal));
+    const AttendGrid& rows = grid.attend;
+    const GridViews queries =
+        views_.of({true, q.q, q.rows, q.row_stride}, rows.count, rows.q_step_bytes);
+    const GridViews grad_out =
+        views_.of({true, grid.grad_out, q.rows, q.row_stride}, rows.count, rows.q_step_bytes);
+    const std::vector<RunViews> keys = views_.of(runs, rows.count);
     for (int64_t i = 0; i < grid.size(); ++i) {
       const GridVector at = grid.attend.place(i);
       BackwardTask task = grid.at(at, kElementBytes);
@@ -37,8 +44,10 @@ class BackwardLists {
                             .statistics_stride = task.statistics_stride,
                             .rows = int32_t(q.rows),
                             .first_run = int32_t(plan.runs.size()),
-                            .num_runs = int32_t(runs.size())});
-      for (size_t r = 0; r < runs.size(); ++r) add_run(task, task.kv[r], limits[r], index);
+                            .num_runs = int32_t(runs.size()),
+                            .place = {queries.place(at), grad_out.place(at)}});
+      for (size_t r = 0; r < runs.size(); ++r)
+        add_run(task, task.kv[r], limits[r], keys[r].place(at), index);
     }
   }
 
@@ -55,18 +64,21 @@ class BackwardLists {
       for (int32_t row = 0; row < rows; row += rows_per_tile)
         plan.key_tiles.push_back({group, row});
     }
+    plan.views = views_.all();
     check(plan.sources.size() < (size_t{1} << 31), "too many key runs: ", plan.sources.size());
   }
 
  private:
-  void add_run(const BackwardTask& task, const KvRun& run, const KeyLimit& limit, int32_t index) {
+  void add_run(const BackwardTask& task, const KvRun& run, const KeyLimit& limit,
+               const PlacePair& place, int32_t index) {
     const KeySource source{index, int32_t(plan.runs.size())};
     plan.runs.push_back({.k = run.k,
                          .v = run.v,
                          .grad_k = task.gradient_of(run.k, kElementBytes),
                          .grad_v = task.gradient_of(run.v, kElementBytes),
                          .stride = run.row_stride,
-                         .limit = limit});
+                         .limit = limit,
+                         .place = place});
     const auto [known, is_new] = groups_.try_emplace(run.k, of_group_.size());
     if (is_new) of_group_.emplace_back();
     std::vector<KeySource>& sources = of_group_[known->second];
@@ -79,6 +91,7 @@ class BackwardLists {
           " keys that begin at the same one, and are not the same");
   }
 
+  ViewLists views_;
   std::unordered_map<const void*, size_t> groups_;  // by the first key
   std::vector<std::vector<KeySource>> of_group_;
 };
@@ -90,6 +103,33 @@ BackwardPlan plan_backward(std::span<const BackwardGrid> grids, bool causal, int
   for (const BackwardGrid& grid : grids) lists.add(grid, causal);
   lists.finish(rows_per_tile);
   return std::move(lists.plan);
+}
+
+BackwardBlocks backward_blocks(const BackwardPlan& plan, bool of_keys, bool causal,
+                               int rows_per_tile, int blocks) {
+  BlockLists<BackwardTile> lists(blocks);
+  for (const BackwardTile& tile : of_keys ? plan.key_tiles : plan.query_tiles) {
+    int64_t columns = rows_per_tile;  // and what a block does before and after
+    if (of_keys) {
+      const KeyGroup& group = plan.groups[size_t(tile.owner)];
+      for (const KeySource& source :
+           std::span(plan.sources).subspan(size_t(group.first_source), size_t(group.num_sources))) {
+        const int rows = plan.tasks[size_t(source.task)].rows;
+        const KeyLimit& limit = plan.runs[size_t(source.run)].limit;
+        columns += causal ? rows - limit.first_to_see(tile.row, rows) : rows;
+      }
+    } else {
+      const BackwardRows& task = plan.tasks[size_t(tile.owner)];
+      for (const BackwardRun& run :
+           std::span(plan.runs).subspan(size_t(task.first_run), size_t(task.num_runs)))
+        columns += causal ? run.limit.visible(std::min(tile.row + rows_per_tile, task.rows) - 1)
+                          : run.limit.rows;
+    }
+    lists.add(tile, columns);
+  }
+  BackwardBlocks result;
+  lists.finish(result.tiles, result.begin);
+  return result;
 }
 
 std::string why_misaligned(std::span<const BackwardGrid> grids) {

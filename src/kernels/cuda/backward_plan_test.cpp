@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cstdlib>
+#include <utility>
 
 #include "core/check.h"
 
@@ -49,6 +51,39 @@ TEST(BackwardPlanTest, HeadsThatShareKeysAreSummedByOneBlock) {
   EXPECT_EQ(plan.query_tiles.size(), 6u);
   ASSERT_EQ(plan.key_tiles.size(), 3u);
   EXPECT_EQ(plan.key_tiles[2].row, 128);
+}
+
+TEST(BackwardPlanTest, RowsHaveTheirPlaceInAView) {
+  const Rows rows;
+  const BackwardPlan plan = plan_backward({&rows.grid, 1}, false, 128);
+  for (const BackwardRows& task : plan.tasks)
+    for (const auto& [place, row] :
+         {std::pair{task.place.a, task.q}, {task.place.b, task.grad_out}}) {
+      const TensorView& view = plan.views.at(size_t(place.view));
+      EXPECT_EQ(bytes_between(view.first, row), place.at[0] * view.step_bytes[0]);
+      EXPECT_EQ(view.rows, 70);
+    }
+  EXPECT_EQ(plan.views.at(size_t(plan.runs[2].place.b.view)).first, rows.run.v);
+  EXPECT_EQ(plan.views.size(), 4u);  // three heads share their keys
+}
+
+TEST(BackwardPlanTest, BlocksShareTheWork) {
+  Rows rows;
+  rows.grid.attend.task.q.rows = rows.run.rows = 512;
+  const BackwardPlan plan = plan_backward({&rows.grid, 1}, true, 128);
+  for (const bool of_keys : {false, true}) {
+    const BackwardBlocks blocks = backward_blocks(plan, of_keys, true, 128, 2);
+    const auto& all = of_keys ? plan.key_tiles : plan.query_tiles;
+    ASSERT_EQ(blocks.begin.size(), 3u);
+    EXPECT_EQ(blocks.begin.back(), std::ssize(all));
+    int64_t columns[2] = {};  // under a mask: queries from the key on, keys up to the query
+    for (const int block : {0, 1})
+      for (int i = blocks.begin[size_t(block)]; i < blocks.begin[size_t(block) + 1]; ++i) {
+        const int row = blocks.tiles[size_t(i)].row;
+        columns[block] += of_keys ? 3 * (512 - row) : row + 128;
+      }
+    EXPECT_LE(std::abs(columns[0] - columns[1]), 512) << of_keys;
+  }
 }
 
 TEST(BackwardPlanTest, KeysThatOverlapInPartAreRefused) {

@@ -42,6 +42,7 @@ std::span<const CompiledShape<GroupInputs>> group_shapes();
 struct CompiledBackward {
   CompiledShape<BackwardInputs> queries, keys;
 };
-std::span<const CompiledBackward> backward_shapes();
+std::span<const CompiledBackward> tile_backward_shapes();
+std::span<const CompiledBackward> group_backward_shapes();
 
 }  // namespace longnet

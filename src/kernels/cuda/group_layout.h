@@ -21,6 +21,11 @@ struct ViewPlace {
   int32_t at[3] = {0, 0, 0};
 };
 
+// Of two tensors with the same rows: Q and dO, or K and V.
+struct PlacePair {
+  ViewPlace a{}, b{};
+};
+
 struct GroupTask : TaskRows {
   ViewPlace q;
 };

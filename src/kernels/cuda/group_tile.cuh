@@ -17,21 +17,11 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/cuda/block_memory.cuh"
 #include "kernels/cuda/group_layout.h"
 #include "kernels/cuda/softmax_rows.cuh"
 
 namespace longnet {
-
-// A place in the ring of stages, and the parity of the ring's round.
-template <int kStages>
-struct RingPlace {
-  int stage = 0, parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
 
 // The key tiles that rows [first, last] of a task see: producer and consumers walk the same ones.
 // A tile holds keys of one run. Small on purpose: consumers have few registers to spare.
@@ -71,52 +61,18 @@ __device__ __forceinline__ int last_row(const GroupTask& task, int first, int ro
   return (first + rows < task.rows ? first + rows : task.rows) - 1;
 }
 
-// Shared memory of a block from byte `shared` on: tiles, and mbarriers behind them.
 template <class Shape>
-struct BlockMemory {
-  uint32_t shared;
-
-  __device__ __forceinline__ uint32_t at(int barrier) const {
-    return shared + uint32_t(Shape::kBarrierOffset + 8 * barrier);
+__device__ void init_barriers(const BlockMemory<Shape>& memory) {
+  memory.init(Shape::kQFull, 1);
+  memory.init(Shape::kQEmpty, Shape::kArrivals);
+  for (int stage = 0; stage < Shape::kStages; ++stage) {
+    memory.init(Shape::k_full(stage), 1);
+    memory.init(Shape::v_full(stage), 1);
+    memory.init(Shape::k_empty(stage), Shape::kArrivals);
+    memory.init(Shape::v_empty(stage), Shape::kArrivals);
   }
-  __device__ void init(int barrier, int arrivals) const {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(barrier)), "r"(arrivals)
-                 : "memory");
-  }
-  __device__ void init_all() const {
-    init(Shape::kQFull, 1);
-    init(Shape::kQEmpty, Shape::kArrivals);
-    for (int stage = 0; stage < Shape::kStages; ++stage) {
-      init(Shape::k_full(stage), 1);
-      init(Shape::v_full(stage), 1);
-      init(Shape::k_empty(stage), Shape::kArrivals);
-      init(Shape::v_empty(stage), Shape::kArrivals);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
-  __device__ __forceinline__ void wait(int barrier, int parity) const {
-    uint32_t done;
-    do {
-      asm volatile(
-          "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-          " selp.u32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(at(barrier)), "r"(parity)
-          : "memory");
-    } while (done == 0);
-  }
-  // Arrives at a barrier by one lane of each warp.
-  __device__ __forceinline__ void arrive(int barrier) const {
-    if (threadIdx.x % 32 == 0)
-      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(barrier)) : "memory");
-  }
-  __device__ __forceinline__ void expect(int barrier, int bytes) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(barrier)),
-                 "r"(bytes)
-                 : "memory");
-  }
-};
+  memory.show_barriers();
+}
 
 enum class Operand { kQuery, kKey, kValue };
 
@@ -180,20 +136,11 @@ class Producer : public BlockMemory<Shape> {
   }
   __device__ __forceinline__ void copy_box(Operand operand, const ViewPlace& from, int dim, int row,
                                            int into, int barrier) {
-    const char* const map = maps_ + int64_t{from.view} * 128;
     int& known = operand == Operand::kQuery ? known_q_
                  : operand == Operand::kKey ? known_k_
                                             : known_v_;
-    if (known != from.view) {  // the host wrote it: nothing older may be cached
-      asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
-      known = from.view;
-    }
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-        "[%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(this->shared + uint32_t(into)),
-        "l"(map), "r"(this->at(barrier)), "r"(dim), "r"(row), "r"(from.at[0]), "r"(from.at[1]),
-        "r"(from.at[2])
-        : "memory");
+    if (known != from.view) this->acquire_map(maps_, known = from.view);
+    BlockMemory<Shape>::copy_box(maps_, from, dim, row, into, barrier);
   }
 
   const char* maps_;
@@ -339,7 +286,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint32_t raw = uint32_t(__cvta_generic_to_shared(memory));
   const BlockMemory<Shape> block{(raw + Shape::kAlignment - 1) / Shape::kAlignment *
                                  Shape::kAlignment};
-  if (threadIdx.x == 0) block.init_all();
+  if (threadIdx.x == 0) init_barriers(block);
   __syncthreads();
   const int group = __shfl_sync(0xFFFFFFFFu, int(threadIdx.x) / 128, 0);  // uniform per warp
   if (group == 0) {

@@ -59,8 +59,23 @@ __device__ __forceinline__ void copy8(uint32_t into, const void* from, bool vali
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
+// Blocks until at most kPending committed groups are on their way.
+template <int kPending = 0>
 __device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Floats in shared memory.
+__device__ __forceinline__ float4 load_shared(uint32_t at) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_shared(uint32_t at, float2 x) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x.x), "f"(x.y) : "memory");
 }
 
 // Over the four lanes of a quad, which share a row of accumulators.
@@ -150,9 +165,14 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t place) {
 // Operand lists of wgmma: accumulators of 8 columns each.
 #define LONGNET_ACC(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define LONGNET_ACC4(n) LONGNET_ACC(n), LONGNET_ACC(n + 1), LONGNET_ACC(n + 2), LONGNET_ACC(n + 3)
+#define LONGNET_ACC6 LONGNET_ACC4(0), LONGNET_ACC(4), LONGNET_ACC(5)
 #define LONGNET_ACC8 LONGNET_ACC4(0), LONGNET_ACC4(4)
+#define LONGNET_ACC10 LONGNET_ACC8, LONGNET_ACC(8), LONGNET_ACC(9)
+#define LONGNET_ACC12 LONGNET_ACC8, LONGNET_ACC4(8)
 #define LONGNET_ACC16 LONGNET_ACC8, LONGNET_ACC4(8), LONGNET_ACC4(12)
 #define LONGNET_ACC22 LONGNET_ACC16, LONGNET_ACC4(16), LONGNET_ACC(20), LONGNET_ACC(21)
+#define LONGNET_D24 \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
 #define LONGNET_D32                                                                                \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31"
@@ -160,6 +180,8 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t place) {
   LONGNET_D32                                                                                     \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define LONGNET_D40 LONGNET_D32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define LONGNET_D48 LONGNET_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define LONGNET_D88                                                                                \
   LONGNET_D64                                                                                      \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%" \
@@ -195,6 +217,10 @@ __device__ __forceinline__ void wgmma_wait() {
                      " {" list "}, " a_place ", " b_place ", p, 1, 1, 0, 0;\n}", __VA_ARGS__  \
                      : "l"(a), "l"(b), "r"(int(add)));                                        \
   }
+LONGNET_MULTIPLY_SHARED(48, LONGNET_D24, "%24", "%25", "%26", LONGNET_ACC6)
+LONGNET_MULTIPLY_SHARED(64, LONGNET_D32, "%32", "%33", "%34", LONGNET_ACC8)
+LONGNET_MULTIPLY_SHARED(80, LONGNET_D40, "%40", "%41", "%42", LONGNET_ACC10)
+LONGNET_MULTIPLY_SHARED(96, LONGNET_D48, "%48", "%49", "%50", LONGNET_ACC12)
 LONGNET_MULTIPLY_SHARED(128, LONGNET_D64, "%64", "%65", "%66", LONGNET_ACC16)
 LONGNET_MULTIPLY_SHARED(176, LONGNET_D88, "%88", "%89", "%90", LONGNET_ACC22)
 
@@ -217,10 +243,16 @@ __device__ __forceinline__ void wgmma_multiply_add(float (&c)[16][4], const uint
 #undef LONGNET_MULTIPLY_SHARED
 #undef LONGNET_D88
 #undef LONGNET_D64
+#undef LONGNET_D48
+#undef LONGNET_D40
 #undef LONGNET_D32
+#undef LONGNET_D24
 #undef LONGNET_ACC22
 #undef LONGNET_ACC16
+#undef LONGNET_ACC12
+#undef LONGNET_ACC10
 #undef LONGNET_ACC8
+#undef LONGNET_ACC6
 #undef LONGNET_ACC4
 #undef LONGNET_ACC
 

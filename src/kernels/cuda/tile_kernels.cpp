@@ -89,39 +89,15 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
   return work;
 }
 
-// dQ by one launch, dK and dV by another.
-Prepared prepare_backward_launches(std::span<const BackwardGrid> grids,
-                                   const DeviceAttendOptions& options,
-                                   const CompiledBackward& shape, MemoryLedger& ledger) {
-  const BackwardPlan plan = plan_backward(grids, options.causal, shape.queries.rows);
-  const float scale = 1 / std::sqrt(float(options.head_dim));
-  Prepared work;
-  BackwardInputs inputs{.head_dim = int32_t(options.head_dim),
-                        .causal = options.causal,
-                        .scale = scale,
-                        .scale_log2 = attend_inputs(options).scale_log2,
-                        .output_scale = options.output_scale,
-                        .tasks = work.upload(plan.tasks, ledger),
-                        .runs = work.upload(plan.runs, ledger),
-                        .sources = work.upload(plan.sources, ledger),
-                        .groups = work.upload(plan.groups, ledger),
-                        .tiles = nullptr};
-  const auto add = [&](const CompiledShape<BackwardInputs>& kernel,
-                       const std::vector<BackwardTile>& tiles) {
-    inputs.tiles = work.upload(tiles, ledger);
-    work.then([=, in = inputs, blocks = int64_t(tiles.size())](const Stream& stream) {
-      launch(kernel, in, blocks, stream);
-    });
-  };
-  add(shape.queries, plan.query_tiles);
-  add(shape.keys, plan.key_tiles);
-  return work;
-}
-
 // ---- cuda_sm90a ----
 
 constexpr int kSharesWhenConcurrent = 4;  // blocks per multiprocessor, one after the other
-constexpr uint32_t kBoxDims = 64;         // elements of 16 bits: the 128 bytes of the swizzle
+// Blocks of a kernel that does lists of tiles.
+int64_t persistent_blocks(const DeviceAttendOptions& options) {
+  return int64_t{options.concurrent ? kSharesWhenConcurrent : 1} * current_multiprocessors();
+}
+
+constexpr uint32_t kBoxDims = 64;  // elements of 16 bits: the 128 bytes of the swizzle
 
 // The driver is opened at run time: programs start without one.
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
@@ -165,26 +141,77 @@ CUtensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int
   return map;
 }
 
+// Boxes of `query_rows` where a view is of queries, else of `key_rows`.
+const void* upload_maps(const std::vector<TensorView>& views, const DeviceAttendOptions& options,
+                        int query_rows, int key_rows, Prepared& work, MemoryLedger& ledger) {
+  std::vector<CUtensorMap> maps;
+  for (const TensorView& view : views)
+    maps.push_back(encode_tensor_map(view, options.element, options.head_dim,
+                                     view.of_queries ? query_rows : key_rows));
+  return work.upload(maps, ledger);
+}
+
 Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                         const CompiledShape<GroupInputs>& shape, MemoryLedger& ledger) {
-  const int shares = options.concurrent ? kSharesWhenConcurrent : 1;
   const GroupPlan plan = plan_groups(
       grids, options.causal,
-      {.rows = shape.rows, .keys = shape.keys, .blocks = shares * current_multiprocessors()});
-  std::vector<CUtensorMap> maps;
-  for (const TensorView& view : plan.views)
-    maps.push_back(encode_tensor_map(view, options.element, options.head_dim,
-                                     view.of_queries ? shape.rows : shape.keys));
+      {.rows = shape.rows, .keys = shape.keys, .blocks = int(persistent_blocks(options))});
   Prepared work;
   const GroupInputs inputs{attend_inputs(options),
                            work.upload(plan.tasks, ledger),
                            work.upload(plan.runs, ledger),
                            work.upload(plan.tiles, ledger),
                            work.upload(plan.block_begin, ledger),
-                           work.upload(maps, ledger)};
+                           upload_maps(plan.views, options, shape.rows, shape.keys, work, ledger)};
   work.then([=, blocks = int64_t(plan.block_begin.size()) - 1](const Stream& stream) {
     launch(shape, inputs, blocks, stream);
   });
+  return work;
+}
+
+// ---- backward ----
+
+// dQ by one launch, dK and dV by another. `by_tma`: the kernels of cuda_sm90a.
+Prepared prepare_backward_launches(std::span<const BackwardGrid> grids,
+                                   const DeviceAttendOptions& options,
+                                   const CompiledBackward& shape, bool by_tma,
+                                   MemoryLedger& ledger) {
+  const BackwardPlan plan = plan_backward(grids, options.causal, shape.queries.rows);
+  const float scale = 1 / std::sqrt(float(options.head_dim));
+  Prepared work;
+  BackwardInputs inputs{.head_dim = int32_t(options.head_dim),
+                        .causal = options.causal,
+                        .scale = scale,
+                        .scale_log2 = attend_inputs(options).scale_log2,
+                        .output_scale = options.output_scale,
+                        .tasks = work.upload(plan.tasks, ledger),
+                        .runs = work.upload(plan.runs, ledger),
+                        .sources = work.upload(plan.sources, ledger),
+                        .groups = work.upload(plan.groups, ledger),
+                        .tiles = nullptr,
+                        .block_begin = nullptr,
+                        .num_views = 0,
+                        .maps = nullptr};
+  for (const bool of_keys : {false, true}) {
+    const CompiledShape<BackwardInputs>& kernel = of_keys ? shape.keys : shape.queries;
+    int64_t blocks = 0;
+    if (by_tma) {
+      const BackwardBlocks lists = backward_blocks(plan, of_keys, options.causal, kernel.rows,
+                                                   int(persistent_blocks(options)));
+      blocks = std::ssize(lists.begin) - 1;
+      inputs.tiles = work.upload(lists.tiles, ledger);
+      inputs.block_begin = work.upload(lists.begin, ledger);
+      inputs.num_views = int32_t(plan.views.size());
+      const int columns = kernel.keys, rows = kBackwardBoxRows;
+      inputs.maps = upload_maps(plan.views, options, of_keys ? columns : rows,
+                                of_keys ? rows : columns, work, ledger);
+    } else {
+      const std::vector<BackwardTile>& tiles = of_keys ? plan.key_tiles : plan.query_tiles;
+      blocks = std::ssize(tiles);
+      inputs.tiles = work.upload(tiles, ledger);
+    }
+    work.then([=, in = inputs](const Stream& stream) { launch(kernel, in, blocks, stream); });
+  }
   return work;
 }
 
@@ -192,8 +219,9 @@ template <class Inputs>
 class ShapedKernel final : public DeviceKernel {
  public:
   // `shape`: a shape's name; empty: the default of each head_dim.
-  ShapedKernel(std::string name, Shapes<Inputs> shapes, std::string_view shape)
-      : name_(std::move(name)), shapes_(shapes), shape_(shape) {}
+  ShapedKernel(std::string name, Shapes<Inputs> shapes, std::span<const CompiledBackward> backward,
+               std::string_view shape)
+      : name_(std::move(name)), shapes_(shapes), backward_(backward), shape_(shape) {}
   bool merges() const override { return true; }
   Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                    MemoryLedger& ledger) const override {
@@ -206,18 +234,19 @@ class ShapedKernel final : public DeviceKernel {
     return prepare_launch(grids, options, *shape, ledger);
   }
 
-  // Of all own kernels: mma.sync, one launch for dQ, one for dK and dV.
   Prepared prepare_backward(std::span<const BackwardGrid> grids, const DeviceAttendOptions& options,
                             MemoryLedger& ledger) const override {
-    const auto shapes = backward_shapes();
-    std::string refusal = why_head_dim_unsupported(options.head_dim, shapes.back().keys.head_dim);
+    std::string refusal =
+        why_head_dim_unsupported(options.head_dim, backward_.back().keys.head_dim);
     if (refusal.empty()) refusal = why_misaligned(grids);
     check(refusal.empty(), "kernel ", name_, ", backward pass: ", refusal);
-    const auto shape = std::ranges::find_if(shapes, [&](const CompiledBackward& s) {
+    const auto shape = std::ranges::find_if(backward_, [&](const CompiledBackward& s) {
       return s.keys.element == options.element && s.keys.head_dim >= options.head_dim;
     });
-    check(shape != shapes.end(), "kernel ", name_, ", backward pass: rows of 16 bits, no others");
-    return prepare_backward_launches(grids, options, *shape, ledger);
+    check(shape != backward_.end(), "kernel ", name_,
+          ", backward pass: rows of 16 bits, no others");
+    return prepare_backward_launches(grids, options, *shape, std::is_same_v<Inputs, GroupInputs>,
+                                     ledger);
   }
 
  private:
@@ -234,6 +263,7 @@ class ShapedKernel final : public DeviceKernel {
 
   std::string name_;
   Shapes<Inputs> shapes_;
+  std::span<const CompiledBackward> backward_;
   std::string shape_;
 };
 
@@ -244,7 +274,8 @@ std::vector<std::string> cuda_kernel_shapes(int64_t head_dim, bool causal) {
 }
 
 std::unique_ptr<DeviceKernel> make_cuda_kernel(std::string_view shape) {
-  return std::make_unique<ShapedKernel<TileInputs>>("cuda", tile_shapes(), shape);
+  return std::make_unique<ShapedKernel<TileInputs>>("cuda", tile_shapes(), tile_backward_shapes(),
+                                                    shape);
 }
 
 std::string why_sm90a_absent() {
@@ -261,7 +292,8 @@ std::vector<std::string> sm90a_kernel_shapes(int64_t head_dim, bool causal) {
 }
 
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view shape) {
-  return std::make_unique<ShapedKernel<GroupInputs>>("cuda_sm90a", group_shapes(), shape);
+  return std::make_unique<ShapedKernel<GroupInputs>>("cuda_sm90a", group_shapes(),
+                                                     group_backward_shapes(), shape);
 }
 
 }  // namespace longnet

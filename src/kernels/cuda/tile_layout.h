@@ -38,6 +38,18 @@ struct KeyLimit {
       seen += int64_t(divided(rest + uint64_t(row) * rest_per_row, step, inverse));
     return seen <= 0 ? 0 : seen < rows ? int32_t(seen) : rows;
   }
+  // The first of `queries` rows that sees key number `key`; `queries` if none does.
+  LONGNET_HOST_DEVICE int first_to_see(int key, int queries) const {
+    int low = 0, high = queries;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (visible(middle) > key)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  }
 };
 
 // One query run against a list of key runs, the device's form of AttendTask: the fields of both
