@@ -28,10 +28,10 @@ result=results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)
 say "the sweep (mpirun -np $ranks lnbench run $config)"
 mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | without_excluded
 figure5=results/$(date -u +%Y%m%dT%H%M%SZ)-figure5-small
-# Segments and rates for which the branches that ranks share carry work: what the claim of a constant latency is about.
+# Each branch does half of the work at each of these lengths: what the claim of a constant latency is about.
 say "figure 5 in small: 32K tokens per batch, sequences of 2K to 32K (lnbench run configs/figure5-cpu.json)"
 mpirun -np "$ranks" "$lnbench" run configs/figure5-cpu.json --set sweep.batch.tokens_per_batch=32K --set sweep.ranks="$ranks" \
-  --set dilated.segments=1024,per_rank,sequence --set dilated.ratio_rule=sqrt --set sweep.seq_len=2K,4K,8K,16K,32K \
+  --set dilated.segments=512,sequence --set dilated.ratio_rule=sqrt --set sweep.seq_len=2K,8K,32K \
   --filter 'algorithm == dilated || seq_len <= 8K' --set measure.min_samples=3 --set measure.max_samples=3 -o "$figure5"
 walk=results/$(date -u +%Y%m%dT%H%M%SZ)-sixteen-million
 say "sixteen million tokens on one device in the place of 16 ranks (lnbench run configs/sixteen-million.json)"
