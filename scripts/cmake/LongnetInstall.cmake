@@ -11,7 +11,7 @@ endif()
 
 set(share share/longnet-bench)
 install(DIRECTORY configs docs plots DESTINATION ${share})
-install(DIRECTORY results/h200 DESTINATION ${share}/results)
+install(DIRECTORY results/h100 results/h200 DESTINATION ${share}/results)
 install(DIRECTORY scripts/report DESTINATION ${share}/scripts
         PATTERN "*_test.py" EXCLUDE PATTERN "*_fixture.py" EXCLUDE PATTERN "__pycache__" EXCLUDE)
 install(DIRECTORY scripts/slurm DESTINATION ${share}/scripts USE_SOURCE_PERMISSIONS
