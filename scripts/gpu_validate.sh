@@ -123,13 +123,15 @@ declare -A share=([build]=500
   [check_programs]=40 [check_cudnn]=30 [check_branches]=40 [lnbench_walk]=90 [lnbench_figure5]=40
   [lnbench]=25 [lnbench_backward]=25 [lnbench_ranks]=15 [check_ipc]=10 [comm]=10
   [sanitizer_attend_memcheck]=20 [sanitizer_attend_racecheck]=20 [sanitizer_rows_memcheck]=15
-  [sanitizer_backward_memcheck]=20 [sanitizer_sm90a_memcheck]=20)
+  [sanitizer_backward_memcheck]=20 [sanitizer_sm90a_memcheck]=20
+  [sanitizer_sm90a_backward_memcheck]=20 [sanitizer_sm90a_backward_racecheck]=20)
 # The stages of each part; all of them, where no part was asked for.
 declare -A stages_of=(
   [1]="check_kernels check_sm90a programs_sm90a check_programs check_cudnn check_branches kernels"
   [2]="kernels_sm90a profile lnbench_walk lnbench_figure5"
   [3]="lnbench lnbench_backward lnbench_ranks check_ipc comm sanitizer_attend_memcheck sanitizer_attend_racecheck
-    sanitizer_rows_memcheck sanitizer_backward_memcheck sanitizer_sm90a_memcheck")
+    sanitizer_rows_memcheck sanitizer_backward_memcheck sanitizer_sm90a_memcheck sanitizer_sm90a_backward_memcheck
+    sanitizer_sm90a_backward_racecheck")
 wanted() { [ -z "$part" ] || [ "$1" = build ] || [[ " ${stages_of[$part]//$'\n'/ } " == *" $1 "* ]]; }
 limit_of() {  # NAME
   local all=0 other
@@ -238,7 +240,8 @@ compute_capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>
 
 if [ "$compute_capability" != 9.0 ]; then
   left_out+=("cuda_sm90a: needs compute capability 9.0, this GPU has ${compute_capability:-an unknown one}")
-  drop check_sm90a kernels_sm90a profile programs_sm90a sanitizer_sm90a_memcheck
+  drop check_sm90a kernels_sm90a profile programs_sm90a sanitizer_sm90a_memcheck sanitizer_sm90a_backward_memcheck \
+    sanitizer_sm90a_backward_racecheck
 fi
 command -v ncu >/dev/null || drop profile
 command -v compute-sanitizer >/dev/null || for name in "${!share[@]}"; do
@@ -296,7 +299,7 @@ stage check_branches $bin/gpu_check --only branches --json "$out/check_branches.
 run_config lnbench_walk one-billion-gpu --set "run.kernel=$fastest"
 run_config lnbench_figure5 figure5-gpu --ranks 1 --set "run.kernel=$fastest"
 run_config lnbench kernels-gpu --ranks 1 --filter 'algorithm == dilated && seq_len <= 64K'
-run_config lnbench_backward kernels-gpu --ranks 1 --set sweep.pass=forward_backward --set sweep.kernel=cuda,cudnn \
+run_config lnbench_backward kernels-gpu --ranks 1 --set sweep.pass=forward_backward --set "sweep.kernel=$fastest,cudnn" \
   --filter 'algorithm == dilated && seq_len <= 64K'
 # Two ranks that share the GPU: what every transport's program does, and what sharing costs.
 run_config lnbench_ranks h100-8 --ranks 2 --filter 'ranks == 2 && seq_len <= 256K'
@@ -307,7 +310,11 @@ sanitize attend memcheck
 sanitize backward memcheck
 sanitize attend racecheck
 sanitize rows memcheck
-[ "$compute_capability" = 9.0 ] && sanitize sm90a memcheck
+if [ "$compute_capability" = 9.0 ]; then
+  sanitize sm90a memcheck
+  sanitize sm90a_backward memcheck
+  sanitize sm90a_backward racecheck
+fi
 
 echo "${status[*]}" >"$out/stages.txt"
 

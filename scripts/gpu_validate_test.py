@@ -88,7 +88,8 @@ class GpuValidateTest(unittest.TestCase):
 
     def test_limits_share_the_time(self):
         self.lnbench(version_code=0, run_code=0)
-        sanitizers = ("attend_memcheck", "backward_memcheck", "attend_racecheck", "rows_memcheck", "sm90a_memcheck")
+        sanitizers = ("attend_memcheck", "backward_memcheck", "attend_racecheck", "rows_memcheck", "sm90a_memcheck",
+                      "sm90a_backward_memcheck", "sm90a_backward_racecheck")
         self.validate("--skip", ",".join(f"sanitizer_{s}" for s in sanitizers), minutes="9")
         limits = [int(line) for line in (self.path / "limits").read_text().split()]
         self.assertGreater(limits[0], 200, "the build")

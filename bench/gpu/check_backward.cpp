@@ -1,7 +1,6 @@
 // gpu_check: the backward pass of attention, and the statistics of its rows.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <deque>
 #include <utility>
 

@@ -1,6 +1,5 @@
 // gpu_check: the generator, pack and merge.
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,6 @@
 // gpu_check: digests of rows and summaries of outputs.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 

@@ -93,8 +93,7 @@ void copy_async(Block& b, Warp& w, In in, uint32_t m) {
   for_lanes(m, [&](int l) {
     const uint64_t into = address64(w, o[0], l), from = address64(w, o[1], l);
     const auto size = w.value(o[2].row, l), bytes = o.size() > 3 ? w.value(o[3].row, l) : size;
-    check((size == 16 || (size == 8 && in.has("ca"))) && bytes <= size,
-          "cp.async takes 16 bytes, or through the first cache 8");
+    check(size == 16 && bytes <= size, "cp.async takes 16 bytes");
     check(into % size == 0 && (bytes == 0 || from % size == 0),
           "an address that is not aligned: ", into, " or ", from);
     const auto copy = [&b, &w, into, from, size, bytes] {
@@ -295,7 +294,6 @@ constexpr Rule kBlockRules[] = {
      [](Block&, Warp& w, In in, uint32_t) { multiply(w, in); }, kWholeWarp},
     {"ldmatrix.sync.aligned.m8n8.x4",
      [](Block& b, Warp& w, In in, uint32_t) { load_matrices(w, in, b.shared); }, kWholeWarp},
-    {"cp.async.ca.shared.global", copy_async},
     {"cp.async.cg.shared.global", copy_async},
     {"cp.async.commit_group", commit_copies},
     {"cp.async.wait_group", wait_for_copies},

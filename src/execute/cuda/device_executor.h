@@ -36,8 +36,7 @@ inline double device_law_tolerance(const ShardedProblem& sharded) {
   return kDeviceLawTolerance / std::sqrt(double(sharded.problem.seq_len));
 }
 // Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
-// default. `rounded`: the output was sent or is stored
-// in bf16.
+// default. `rounded`: the output was sent or is stored in bf16.
 inline Tolerance device_tolerance(double given, bool rounded = false) {
   // Where a kernel's error is near half a unit, both sides round to different values now and then.
   constexpr double kHalfBf16Unit = 1.0 / 256;

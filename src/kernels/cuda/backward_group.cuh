@@ -124,7 +124,7 @@ class TileLoader {
       : memory_(memory), thread_(thread) {}
 
   __device__ __forceinline__ void run(const BackwardInputs& in) const {
-    if (thread_ >= 32 * (kStatisticsWarps > 0 ? kStatisticsWarps : 1)) return;
+    if (thread_ >= (kStatisticsWarps > 0 ? 32 * kStatisticsWarps : 1)) return;
     RingPlace<Shape::kStages> place;
     int rows_parity = 1;  // a fresh barrier's phase before the first counts as complete
     for (int i = in.block_begin[blockIdx.x]; i < in.block_begin[blockIdx.x + 1]; ++i) {
@@ -191,7 +191,7 @@ __device__ __forceinline__ void sum_tiles(const BlockMemory<Shape>& memory,
   // The stage before `next`; all lanes have read its statistics.
   const auto give_back = [&](const RingPlace<Shape::kStages>& next) {
     __syncwarp();
-    memory.arrive(Shape::empty(next.ahead(Shape::kStages - 1).stage));
+    memory.arrive(Shape::empty(next.stage_before()));
   };
   for (int i = in.block_begin[blockIdx.x]; i < in.block_begin[blockIdx.x + 1]; ++i) {
     const BackwardTile tile = in.tiles[i];

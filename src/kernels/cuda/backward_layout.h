@@ -1,4 +1,4 @@
-// Inputs of the backward pass of the `cuda` kernel, which the host plans (backward_plan.h), and the
+// Inputs of the backward pass of the own kernels, which the host plans (backward_plan.h), and the
 // layout of its tiles in shared memory.
 //
 // Two kernels, so that no two blocks add to one row: one whose blocks own rows of dQ, and one whose

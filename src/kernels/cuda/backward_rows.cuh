@@ -55,6 +55,7 @@ class ColumnTiles {
     } else {
       const BackwardRows& task = in.tasks[tile.owner];
       at_ = task.first_run - 1, left_ = task.num_runs;
+      last_ = min(row_ + kRows, task.rows) - 1;
     }
   }
   __device__ __forceinline__ bool next(const BackwardInputs& in) {
@@ -68,7 +69,7 @@ class ColumnTiles {
         column_ = in.causal ? keys.first_to_see(row_, end_) : 0;
         edge_ = in.causal ? keys.first_to_see(row_ + kRows - 1, end_) : 0;
       } else {
-        end_ = in.causal ? keys.visible(row_ + kRows - 1) : keys.rows;
+        end_ = in.causal ? keys.visible(last_) : keys.rows;
         column_ = 0;
         edge_ = in.causal ? keys.visible(row_) : keys.rows;
       }
@@ -103,6 +104,7 @@ class ColumnTiles {
 
  private:
   int row_, at_, left_;
+  int last_ = 0;  // of rows that are queries
   int column_ = 0, end_ = 0;
   int edge_ = 0;  // all rows see the columns before it, or are seen by those from it on
 };

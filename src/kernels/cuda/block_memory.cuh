@@ -18,10 +18,8 @@ struct RingPlace {
     stage = 0;
     parity ^= 1;
   }
-  // The place `places` <= kStages later.
-  __device__ __forceinline__ RingPlace ahead(int places) const {
-    const int later = stage + places;
-    return later < kStages ? RingPlace{later, parity} : RingPlace{later - kStages, parity ^ 1};
+  __device__ __forceinline__ int stage_before() const {
+    return stage == 0 ? kStages - 1 : stage - 1;
   }
 };
 

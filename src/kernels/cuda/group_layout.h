@@ -1,6 +1,6 @@
 // Inputs of the `cuda_sm90a` kernel, which the host plans, and the layout of its shared memory.
 //
-// Rows come by TMA: a box of up to 256 rows x 64 dims of a 5-D view (attend_plan.h) lands as rows
+// Rows come by TMA: a box of up to 256 rows x 64 dims of a 5-D view (grid_views.h) lands as rows
 // of 128 bytes whose 16-byte chunks are rotated by the row ("128-byte swizzle"); what lies outside
 // the view becomes zero. wgmma reads such tiles through descriptors.
 //

@@ -50,19 +50,11 @@ __device__ __forceinline__ void copy16(uint32_t into, const void* from, bool val
                "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
                : "memory");
 }
-// The same with 8 bytes.
-__device__ __forceinline__ void copy8(uint32_t into, const void* from, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(into),
-               "l"(__cvta_generic_to_global(from)), "r"(valid ? 8 : 0)
-               : "memory");
-}
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Blocks until at most kPending committed groups are on their way.
-template <int kPending = 0>
 __device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 
 // Floats in shared memory.
