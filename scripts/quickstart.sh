@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a finished report: installs what is missing, builds, measures for real under mpirun on
 # the CPU, takes the paper's figure 5 in small, walks sixteen million tokens on virtual ranks, simulates what is not here
-# (64 GPUs), and prints where the report is. Once built five minutes on two quiet cores at 240 GFLOP/s each, eight to nine
-# at 170. Run it again at any time.
+# (64 GPUs), and prints where the report is. Once built eight to nine minutes on two quiet cores at 170 GFLOP/s each.
+# Run it again at any time.
 #   scripts/quickstart.sh [CONFIG]        (default: configs/quick.json)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
