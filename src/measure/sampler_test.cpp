@@ -107,6 +107,13 @@ TEST(Sampler, NothingAllocatesBetweenStartAndStop) {
   EXPECT_EQ(allocations, 0);
 }
 
+TEST(Sampler, WhatPreparesARunIsNotTimed) {
+  FakeRank rank;
+  SampleHooks hooks = rank.hooks();
+  hooks.prepare = [&] { rank.time += 5; };
+  for (const double seconds : sample({}, hooks).samples_s) EXPECT_EQ(seconds, 1.0);
+}
+
 TEST(Sampler, RefusesNonsense) {
   FakeRank rank;
   EXPECT_THROW(sample({.warmup = -1}, rank.hooks()), Error);
