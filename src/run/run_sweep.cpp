@@ -1,6 +1,7 @@
 #include "run/run_sweep.h"
 
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -75,14 +76,17 @@ void SweepRun::measure_disturbed_again() {
   }
 }
 
-// A run of a point takes no longer than its timeout, by the estimate that let it begin.
+// A run of a program takes no longer than its point's timeout, by the estimate that let it begin.
 double SweepRun::limit_s() const { return sweep_.config.measure.point_timeout_s + kGraceSeconds; }
 
 void SweepRun::run_one(size_t i) {
   const PointPlan& point = plan_.points[i];
   const std::string what = describe(point.point.params);
   hooks_.started(i);
-  if (!sweep_.is_virtual()) watchdog_.expect(what, limit_s());
+  // Ranks without a part in the point see none of its runs; those that have one watch over them.
+  const bool takes_part = world_.rank() < point.point.params.ranks;
+  if (!sweep_.is_virtual())
+    watchdog_.expect(what, takes_part ? limit_s() : std::numeric_limits<double>::infinity());
   const double begin = steady_seconds();
   std::optional<PointRecord> record;
   try {
