@@ -13,7 +13,6 @@
 #include "simulate/cost_model.h"
 
 namespace longnet {
-namespace {
 
 std::string why_cannot_run(const PointParams& p) {
   if (p.replicas > 1 && p.scope == Scope::kAttention)
@@ -36,6 +35,8 @@ std::string why_cannot_run(const PointParams& p) {
       return "no virtual ranks: " + why;
   return backend_of(p.kernel).why_kernel_unsupported(p);
 }
+
+namespace {
 
 // Bytes of the rank with the most memory, or of a walk of one sequence at a time. Computed from the
 // slots alone, because cheapest_change calls it dozens of times, at any P.

@@ -35,6 +35,9 @@ Schedule unlowered_schedule(const PointParams& params,
                             const StepOptions& step = {});  // with collectives
 // Why such a point has no program, whatever runs it; empty: it has one.
 std::string why_no_program(const PointParams& params);
+// Why such a point does not run, wherever there is room: it has no program, or its kernel, walk or
+// collective does not take it; empty: it runs.
+std::string why_cannot_run(const PointParams& params);
 // `step`: how a model's weights are updated.
 Schedule make_schedule(const PointParams& params, const StepOptions& step = {});
 Schedule make_schedule(PointParams params, int64_t batch);  // with so many sequences

@@ -20,7 +20,6 @@
 #include "run/fill_record.h"
 #include "run/plan_point.h"
 #include "run/train_text.h"
-#include "schedule/registry.h"
 
 namespace longnet {
 namespace {
@@ -240,11 +239,10 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
   TrainPlan plan{.config = sweep.config, .train = *sweep.config.train, .point = sweep.points[0]};
   const PointParams& params = plan.point.params;
   check(params.scope == Scope::kModel && params.pass == Pass::kStep, "a model trains in steps");
-  const std::string refusal = why_no_program(find_algorithm(params.algorithm),
-                                             sharded_problem(params), Pass::kForwardBackward);
-  if (plan.point.status != PointStatus::kOk || !refusal.empty())
-    throw UsageError(path, ": sweep: ", describe(params),
-                     " cannot train: ", refusal.empty() ? plan.point.reason : refusal);
+  const std::string refusal =
+      plan.point.status == PointStatus::kOk ? why_cannot_run(params) : plan.point.reason;
+  if (!refusal.empty())
+    throw UsageError(path, ": sweep: ", describe(params), " cannot train: ", refusal);
   if (params.head_groups > 1)
     throw UsageError(path,
                      ": sweep.head_groups: a checkpoint holds the weights of all heads\n"
