@@ -226,7 +226,7 @@ int run_plan(const Options& options) {
       unknown > 0
           ? concat(", without the forwards of ", unknown, " points: no GPU here tells its speed")
           : "",
-      "; time: of one run; above 64 ranks, maxima are over 5 of them"));
+      "; time: of one run; above 64 ranks (large models: fewer), maxima are over 5 of them"));
   if (crowded > 0)
     table.note(concat(crowded, " points have more ranks than this machine's ", limits.devices,
                       " GPU(s): on this machine alone, ranks share GPUs, which ",

@@ -422,6 +422,20 @@ TEST(ModelPoint, WorkIsThatOfProductsAndAttention) {
   EXPECT_EQ(plan.account.flops, a.flops + b.flops);
 }
 
+TEST(ModelPoint, WorkOfManyRanksFollowsFromAFew) {
+  PointParams p = model_point("dilated", 8, Pass::kStep).params;
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    p.model.recompute = recompute;
+    const WorldAccount all = account(make_schedule(p));
+    const WorldAccount few = account(make_schedule(p), 5, p.model.layers);
+    EXPECT_DOUBLE_EQ(few.pairs, all.pairs);
+    EXPECT_DOUBLE_EQ(few.flops, all.flops);
+  }
+  EXPECT_EQ(max_accounted(p), kMaxAccountedRanks);
+  p.model.layers = 513;
+  EXPECT_EQ(max_accounted(p), 5);
+}
+
 // Changes that do not fit are left out by it, without the ops of their programs.
 TEST(ModelPoint, TheLeastSlotsAreMostOfThoseOfAProgramAndNoMore) {
   for (const char* algorithm : {"local", "ring", "dilated", "all_gather"})

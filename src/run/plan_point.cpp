@@ -14,6 +14,8 @@
 
 namespace longnet {
 
+int64_t layers_of(const PointParams& p) { return p.scope == Scope::kModel ? p.model.layers : 1; }
+
 std::string why_cannot_run(const PointParams& p) {
   if (p.replicas > 1 && p.scope == Scope::kAttention)
     return concat(
@@ -26,7 +28,7 @@ std::string why_cannot_run(const PointParams& p) {
   if (has_layers(p.scope) && is_virtual(p))
     return "no virtual ranks: a walk is one of attention alone";
   if (const std::string why =
-          why_not_collective(unlowered_schedule(p), p.collective, collective_choice(p));
+          why_not_collective(one_layer_schedule(p), p.collective, collective_choice(p));
       !why.empty())
     return why;
   if (is_virtual(p))
@@ -42,7 +44,7 @@ namespace {
 // slots alone, because cheapest_change calls it dozens of times, at any P.
 int64_t predicted_buffers(const PointParams& p, int threads) {
   int64_t bytes = backend_of(p.kernel).workspace_bytes(p, threads);
-  if (!is_virtual(p)) return bytes + predicted_slots(make_schedule(p));
+  if (!is_virtual(p)) return bytes + predicted_slots(make_schedule(p), max_accounted(p));
   for (const auto& [tag, held] :
        walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
     bytes += held;
@@ -179,6 +181,11 @@ Schedule unlowered_schedule(const PointParams& p, const StepOptions& step) {
                        make_schedule(algorithm, sharded, Pass::kBackward), step_options(p, step));
 }
 
+Schedule one_layer_schedule(PointParams p) {
+  p.model.layers = 1;
+  return unlowered_schedule(p);
+}
+
 Schedule make_schedule(const PointParams& p, const StepOptions& step) {
   return lower_collectives(unlowered_schedule(p, step), collective_choice(p));
 }
@@ -186,6 +193,12 @@ Schedule make_schedule(const PointParams& p, const StepOptions& step) {
 Schedule make_schedule(PointParams p, int64_t batch) {
   p.problem.batch = batch;
   return make_schedule(p);
+}
+
+int max_accounted(const PointParams& p) {
+  return layers_of(p) * p.ranks > int64_t{kMaxAccountedRanks} * kMaxAccountedRanks
+             ? 5
+             : kMaxAccountedRanks;
 }
 
 int64_t least_slots(const PointParams& p) {
@@ -196,10 +209,10 @@ int64_t least_slots(const PointParams& p) {
   return bytes;
 }
 
-int64_t predicted_slots(const Schedule& schedule, int period) {
+int64_t predicted_slots(const Schedule& schedule, int max_ranks, int period) {
   int64_t most = 0;
   std::set<Rank> ranks;
-  for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), kMaxAccountedRanks))
+  for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), max_ranks))
     ranks.insert(period > 0 ? r % period : r);
   for (const Rank r : ranks) {
     int64_t bytes = 0;
@@ -303,8 +316,8 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
     limits.flops_per_rank = machine.device_flops / sharers;
   }
   try {
-    plan.account = account(make_schedule(p), kMaxAccountedRanks);
-    plan.collectives_used = collectives_used(unlowered_schedule(p), collective_choice(p));
+    plan.account = account(make_schedule(p), max_accounted(p), layers_of(p));
+    plan.collectives_used = collectives_used(one_layer_schedule(p), collective_choice(p));
   } catch (const UsageError& e) {
     set_status(plan.point, PointStatus::kSkippedUnsupported, e.what());
     return plan;

@@ -23,6 +23,8 @@ inline bool is_virtual(const PointParams& params) { return params.mode == Mode::
 void resolve_options(PointParams& params);
 // Beyond so many ranks an account takes a few ranks' maxima, and the pattern's own pair count.
 inline constexpr int kMaxAccountedRanks = 64;
+// The same for a point: fewer of large models, whose programs are made op by op.
+int max_accounted(const PointParams& params);
 
 // Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
 ShardedProblem sharded_problem(const PointParams& params);
@@ -33,6 +35,7 @@ StepOptions step_options(const PointParams& params, StepOptions others = {});
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule unlowered_schedule(const PointParams& params,
                             const StepOptions& step = {});  // with collectives
+Schedule one_layer_schedule(PointParams params);  // unlowered; its collectives are those of all
 // Why such a point has no program, whatever runs it; empty: it has one.
 std::string why_no_program(const PointParams& params);
 // Why such a point does not run, wherever there is room: it has no program, or its kernel, walk or
@@ -71,7 +74,8 @@ PointPlan plan_point(const Point& point, const MachineLimits& limits, int thread
 int64_t least_slots(const PointParams& p);
 // Bytes of the largest rank's slots, from a few ranks alone: cheap at any P. `period`: of the
 // schedule (AlgorithmInfo::period), where ranks that do the same need no second look; 0: not known.
-int64_t predicted_slots(const Schedule& schedule, int period = 0);
+int64_t predicted_slots(const Schedule& schedule, int max_ranks = kMaxAccountedRanks,
+                        int period = 0);
 // The cheapest halving or doubling of one thing that makes a point fit: "batch=2"; "" if none.
 std::string cheapest_change(const PointParams& original,
                             const std::function<bool(const PointParams&)>& fits);

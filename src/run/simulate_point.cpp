@@ -63,7 +63,7 @@ void check_support(Point& point, const SimulatePoint& options) {
     why = why_not_formula(cluster, plan_of(p, cluster).all_gather_formula);
   if (why.empty()) why = why_no_straggler(options.what_if.straggler, p);
   if (why.empty() && !is_formula(p.collective))
-    why = why_not_collective(unlowered_schedule(p), p.collective, plan_of(p, cluster).lowering);
+    why = why_not_collective(one_layer_schedule(p), p.collective, plan_of(p, cluster).lowering);
   if (why.empty()) return;
   set_status(point, PointStatus::kSkippedUnsupported, why);
 }
@@ -80,7 +80,7 @@ Twins twins_of(const PointParams& p, const ClusterSpec& cluster) {
 
 int64_t slots_of(const PointParams& p, const ClusterSpec& cluster) {
   return predicted_slots(lower_collectives(unlowered_schedule(p), plan_of(p, cluster).lowering),
-                         twins_of(p, cluster).period);
+                         max_accounted(p), twins_of(p, cluster).period);
 }
 
 // A program of a rank must be made to know its slots: of very many ranks that alone takes long.

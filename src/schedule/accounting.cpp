@@ -120,18 +120,6 @@ double attended_pairs_by_runs(const ShardedProblem& s, const Attend& op) {
   return pairs * double(s.problem.batch);
 }
 
-namespace {
-
-// A backward pass has five products a pair where a forward pass has two, and those two again where
-// it needs L and delta of each branch alone.
-double pass_flops(const ShardedProblem& s, Pass pass, double pairs) {
-  const double backward = s.pattern.mix == MixRule::kLse ? 2.5 : 3.5;
-  return pair_flops(pairs, s.problem.head_dim) *
-         (1.0 * has_forward(pass) + backward * has_backward(pass));
-}
-
-}  // namespace
-
 double gemm_flops(const Gemm& op) {
   const MatrixView &a = op.from[0], &into = op.into[0];
   return 2.0 * double(into.rows) * double(into.cols) * double(op.transpose_a ? a.rows : a.cols);
@@ -234,17 +222,17 @@ std::vector<Rank> accounted_ranks(int world_size, int max_ranks) {
   return ranks;
 }
 
-WorldAccount account(const Schedule& schedule, int max_ranks) {
+WorldAccount account(const Schedule& schedule, int max_ranks, int64_t layers) {
   const ShardedProblem& s = schedule.sharded;
-  const int world = s.layout.world_size();
-  const std::vector<Rank> ranks = accounted_ranks(world, max_ranks);
+  const RankGrid grid = s.layout.grid();
+  const std::vector<Rank> ranks = accounted_ranks(s.layout.world_size(), max_ranks);
   WorldAccount w;
-  RankProgram program;
+  double gemm_flops = 0;
   for (const Rank p : ranks) {
-    program = schedule.program(p);
-    const RankAccount a = account(s, program, p);
+    const RankAccount a = account(s, schedule.program(p), p);
     w.flops += a.flops;
     w.pairs += a.pairs;
+    gemm_flops += a.gemm_flops;
     w.max_rank_flops = std::max(w.max_rank_flops, a.flops);
     w.max_bytes_sent = std::max(w.max_bytes_sent, a.bytes_sent);
     w.max_messages_sent = std::max(w.max_messages_sent, a.messages_sent);
@@ -253,15 +241,14 @@ WorldAccount account(const Schedule& schedule, int max_ranks) {
       w.memory_by_tag = a.memory_by_tag;
     }
   }
-  const bool all = int(ranks.size()) == world;
-  if (!all && has_layers(program.scope)) {
-    const double share = double(ranks.size()) / world;
-    w.pairs /= share, w.flops /= share;
-  } else if (!all) {
-    w.pairs = 0;
+  if (int(ranks.size()) < s.layout.world_size()) {
+    double pairs = 0;
     for (int b = 0; b < int(s.pattern.branches.size()); ++b)
-      w.pairs += branch_pairs(s.problem, s.pattern, b) * double(s.problem.batch);
-    w.flops = pass_flops(s, program.pass, w.pairs);
+      pairs += branch_pairs(s.problem, s.pattern, b);
+    pairs *= double(layers * s.problem.batch * grid.replicas * grid.head_groups);
+    const double of_pair = w.pairs > 0 ? (w.flops - gemm_flops) / w.pairs : 0;
+    w.flops = of_pair * pairs + gemm_flops * s.layout.world_size() / double(ranks.size());
+    w.pairs = pairs;
   }
   w.paper_macs = paper_macs(s.problem, s.pattern);
   return w;

@@ -63,7 +63,8 @@ struct WorldAccount {
 std::vector<Rank> accounted_ranks(int world_size, int max_ranks);
 
 // Accounts at most `max_ranks` ranks spread over the world (0: all). If ranks are left out, maxima
-// are over the others, and work is computed from the pattern, of models from these ranks' mean.
-WorldAccount account(const Schedule& schedule, int max_ranks = 0);
+// are over the others, pairs are those of the pattern in each of `layers`, and products of matrices
+// those of the others' mean.
+WorldAccount account(const Schedule& schedule, int max_ranks = 0, int64_t layers = 1);
 
 }  // namespace longnet
