@@ -83,7 +83,32 @@ void Watchdog::join(const std::string& file) {
   }
 }
 
-Watchdog::Beat Watchdog::beat() const { return {unix_ms(), steps_}; }
+Watchdog::Beat Watchdog::beat() const {
+  const int64_t now = unix_ms();
+  return {now, steps_, now - int64_t((steady_seconds() - begin_s_) * 1000)};
+}
+
+bool Watchdog::hear(int rank, Beat& other) const {
+  const bool stands =
+      ::pread(fd_, &other, sizeof other, off_t(sizeof other) * rank) == sizeof other;
+  // A start file may be what a killed job left.
+  if (!stands || (!start_file_.empty() && other.unix_ms < started_ms_)) other = {};
+  return stands;
+}
+
+// Takes the latest progress of another rank for its own, where it is later.
+bool Watchdog::others_made_progress() {
+  double begin_s = begin_s_;
+  const Beat mine = beat();
+  int64_t latest = mine.progress_ms;
+  Beat other;
+  for (int r = 0; fd_ >= 0 && hear(r, other); ++r)
+    latest = std::max(latest, std::min(other.progress_ms, mine.unix_ms));
+  const double later_s = double(latest - mine.progress_ms) / 1000;
+  if (later_s < 0.01) return false;  // what clocks differ by
+  begin_s_.compare_exchange_strong(begin_s, begin_s + later_s);
+  return true;
+}
 
 std::string Watchdog::missing() const {
   constexpr int64_t kSilentMs = 5000;
@@ -91,10 +116,7 @@ std::string Watchdog::missing() const {
   const Beat mine = beat();
   for (int r = 0; fd_ >= 0; ++r) {
     Beat other;
-    const bool stands = ::pread(fd_, &other, sizeof other, off_t(sizeof other) * r) == sizeof other;
-    if (!stands && r >= ranks_) break;
-    // A start file may be what a killed job left.
-    if (!start_file_.empty() && other.unix_ms < started_ms_) other = {};
+    if (!hear(r, other) && r >= ranks_) break;
     const bool heard = other.unix_ms > 0;
     if (r == rank_ || (!heard && r >= ranks_)) continue;
     if (const int64_t silent = mine.unix_ms - other.unix_ms; heard && silent > kSilentMs)
@@ -123,7 +145,7 @@ void Watchdog::watch(const std::stop_token& stop, double looked_s) {
       ::close(fd_);  // a full disk: the others see this rank as silent, which it is
       fd_ = -1;
     }
-    if (steady_seconds() < begin_s_ + within_s_) continue;
+    if (steady_seconds() < begin_s_ + within_s_ || others_made_progress()) continue;
     std::cerr << concat("\nerror: rank ", rank_, " waited too long in '", what_, "'", missing(),
                         verdict_, ", exit 3\n");
     leave();

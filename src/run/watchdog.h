@@ -34,16 +34,19 @@ class Watchdog {
   void expect_start(double within_s);
   void progress() { begin_s_ = steady_seconds(); }
   void rest() { within_s_ = kForever; }
-  // Every rank writes into `file`, once a second, that it lives and how many steps it has begun.
+  // Every rank writes into `file`, once a second, that it lives, how many steps it has begun and
+  // when it made progress: the progress of one is that of all, who may be waiting for it.
   void join(const std::string& file);
 
  private:
   static constexpr double kForever = 1e300;
   struct Beat {
-    int64_t unix_ms = 0, steps = 0;
+    int64_t unix_ms = 0, steps = 0, progress_ms = 0;
   };
   void watch(const std::stop_token& stop, double looked_s);
   Beat beat() const;
+  bool hear(int rank, Beat& other) const;  // false: none stands there
+  bool others_made_progress();
   std::string missing() const;  // "; rank 1 gave no sign of life for 31 s"
   void leave();                 // what join() has opened
 

@@ -29,8 +29,8 @@ TEST(WatchdogDeathTest, EndsWhatWaitsTooLong) {
 
 void wait_beside_silent_ranks(bool linked = false) {
   const TemporaryFolder folder;
-  // When it was heard of in milliseconds, and its steps: rank 3 is ahead.
-  const int64_t beats[] = {0, 0, 1000, 1, int64_t{1} << 60, 0, int64_t{1} << 60, 9};
+  // When it was heard of in milliseconds, its steps, and its last progress: rank 3 is ahead.
+  const int64_t beats[] = {0, 0, 0, 1000, 1, 0, int64_t{1} << 60, 0, 0, int64_t{1} << 60, 9, 0};
   std::ofstream(folder.path("ranks"), std::ios::binary)
       .write(reinterpret_cast<const char*>(beats), sizeof beats);
   if (linked) std::filesystem::create_hard_link(folder.path("ranks"), folder.path("other"));
@@ -67,7 +67,7 @@ void wait_for_the_start(const std::string& folder) {
 // The job had the same name and three ranks, which came far.
 void wait_beside_a_killed_job() {
   const TemporaryFolder folder;
-  const int64_t beats[] = {1000, 9, 1000, 9, 1000, 9};
+  const int64_t beats[] = {1000, 9, 1000, 1000, 9, 1000, 1000, 9, 1000};
   std::ofstream(folder.path(concat("longnet-", ::getuid(), "-job-of-a-test.alive")),
                 std::ios::binary)
       .write(reinterpret_cast<const char*>(beats), sizeof beats);
@@ -110,6 +110,18 @@ TEST(Watchdog, ProgressAndLongLimitsKeepItQuiet) {
   for (int i = 0; i < 30; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     watchdog.progress();
+  }
+}
+
+TEST(Watchdog, ARankWithoutWorkWaitsForTheProgressOfAnother) {
+  const TemporaryFolder folder;
+  Watchdog waits(0), works(1);
+  for (Watchdog* rank : {&waits, &works}) rank->join(folder.path("ranks"));
+  works.expect("a point of one rank", 60);
+  waits.expect("a point of one rank", 1.2);
+  for (int i = 0; i < 125; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    works.progress();
   }
 }
 
