@@ -92,11 +92,12 @@ Trained train(const ModelCase& c, int steps, bool check_program = false) {
   const auto collect = [&](const Parameters& own, std::span<const float> from, TokenInterval some,
                            std::vector<float>& into) {
     into.resize(size_t(whole.count()), NAN);
-    for (const Parameter& p : own.all())
+    for (const Parameter& p : own.all()) {
+      const int64_t first = whole.find(p.name).first + p.from;
       for (int64_t i = std::max<int64_t>(0, some.begin - p.first);
            i < std::min(p.count(), some.end - p.first); ++i)
-        into[size_t(whole.find(p.name).first + p.from + i / p.cols * p.all_cols + i % p.cols)] =
-            from[size_t(p.first + i)];
+        into[size_t(first + i / p.cols * p.all_cols + i % p.cols)] = from[size_t(p.first + i)];
+    }
   };
   run_on_threads(c.ranks * c.replicas * c.head_groups, [&](Communicator& comm) {
     MemoryLedger ledger;

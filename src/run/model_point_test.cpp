@@ -19,10 +19,12 @@ Point model_point(const std::string& algorithm, int ranks, Pass pass = Pass::kSt
   return point;
 }
 
-PointRecord measured_model(const Point& point, double tolerance = 0, bool late_messages = false) {
+PointRecord measured_model(const Point& point, double tolerance = 0, bool late_messages = false,
+                           bool ablations = false) {
   RunnerOptions options;
   options.measure = {.warmup = 1, .min_samples = 2, .max_samples = 2};
   options.check.tolerance = tolerance;
+  options.ablations = ablations;
   options.peak_flops_per_thread =
       1e11;  // beyond any core: a window that was disturbed refutes none
   const PointPlan plan = plan_point(point, {}, 1, point.params.ranks);
@@ -36,7 +38,7 @@ PointRecord measured_model(const Point& point, double tolerance = 0, bool late_m
 }
 
 TEST(ModelPoint, ARecordIsComplete) {
-  const PointRecord r = measured_model(model_point("dilated", 2));
+  const PointRecord r = measured_model(model_point("dilated", 2), 0, false, /*ablations=*/true);
   EXPECT_EQ(r.status, PointStatus::kOk) << r.reason;
   EXPECT_EQ(r.timing.samples_s.size(), 2u);
   EXPECT_EQ(r.check.status, "pass");
