@@ -10,6 +10,8 @@ import sys
 import unittest
 from pathlib import Path
 
+import validate_real
+
 REFERENCE = Path(__file__).resolve().parent.parent / "results" / "reference"
 
 
@@ -58,6 +60,10 @@ class Reference(unittest.TestCase):
             for point in timed:
                 samples = point["timing"]["samples_s"]
                 self.assertTrue(len(samples) >= 10 or statistics.median(samples) >= 10, (folder.name, point["id"], len(samples)))
+
+    def test_a_validation_s_page_is_that_of_its_values(self):
+        for path in sorted(REFERENCE.glob("validation*.json")):
+            self.assertEqual(validate_real.page(json.loads(path.read_text())), path.with_suffix(".md").read_text(), path)
 
     def test_what_the_simulator_is_held_against_has_ten_samples(self):
         configs = sorted((REFERENCE.parent.parent / "configs").glob("validate-*.json"))

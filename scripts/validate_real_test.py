@@ -132,8 +132,9 @@ class Shown(Folders):
         self.assertEqual(rows["head_dim", "64"], ("3", "+0.0 %", "5 %", "10 %", "10 %"))
         self.assertEqual(rows["hosts", "two hosts"][:2], ("3", "+0.0 %"))
         self.assertEqual([k for k in rows if k[0] == "rate of the link"], [("rate of the link", "400 Mbit/s")])
+        self.assertLessEqual({"hosts", "rate of the link", "head_dim", "algorithm", "dtype"}, {name for name, _ in rows})
         domain = domain_text(real["cases"])
-        for words in ("one host, two hosts (400 Mbit/s)", "1,024 to 4,096 tokens", "head_dim 48, 64", "ranks 2;"):
+        for words in ("one host, two hosts (400 Mbit/s)", "1,024 to 4,096 tokens", "head_dim 48, 64", "ranks 2;", "fp32; ring."):
             self.assertIn(words, domain)
         path = self.validation(real)
         for text in (validate_real.page(json.loads(path.read_text())), validation_section(load_validation(path))):
