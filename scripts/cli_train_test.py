@@ -138,6 +138,16 @@ class Train(Case):
             losses = [s["bits_per_byte"] for s in self.steps(folder)]
             self.assertEqual(losses, [s["bits_per_byte"] for s in whole])
 
+    def test_other_ranks_go_on_where_that_is_allowed(self):
+        one, _ = self.train("one", "--ranks", "1")
+        folder = self.path / "other"
+        self.train(folder.name, "--ranks", "2", "--max-time", "1ms", code=4)
+        go_on = ("train", self.config, "--ranks", "1", "--resume", str(folder))
+        self.assertIn("--allow-changed-machine", self.expect(2, *go_on).stderr)
+        self.expect(0, *go_on, "--allow-changed-machine")
+        for mine, other in zip(one, self.steps(folder), strict=True):
+            self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4)
+
     def test_a_checkpoint_is_the_same_whoever_holds_the_moments(self):
         one, _ = self.train("one", "--ranks", "1")
         for ranks in "2", "3":

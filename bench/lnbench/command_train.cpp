@@ -64,7 +64,8 @@ int run_train(const Options& options) {
                .run = run,
                .environment = environment_of(world, sweep.busy_share),
                .ranks = describe_ranks(world, plan.point.params.threads, false)},
-      .resume = options.resume};
+      .resume = options.resume,
+      .allow_changed_machine = options.allow_changed_machine};
   Progress progress(options, world.is_root(), 1);
   Table<TrainStep> table(step_columns(plan.tokens_per_step()), table_style(options, &progress));
   if (world.is_root()) {

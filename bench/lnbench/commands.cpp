@@ -94,6 +94,9 @@ void add_result(CLI::App& command, Options& o, const std::string& resume) {
   command.add_option("--resume", o.resume, resume)->excludes(output);
   command.add_option("--max-time", o.max_time,
                      "Stop before this much time has passed (90s, 30m, 1.5h); resumable");
+  command.add_flag(
+      "--allow-changed-machine", o.allow_changed_machine,
+      "Resume on another host, transport or number of ranks (the result then mixes them)");
 }
 
 void add_folders(CLI::App& command, Options& o) {
@@ -170,9 +173,6 @@ void add_run_options(CLI::App& command, Options& o) {
   add_progress(command, o);
   add_color(command, o);
   add_result(command, o, "Go on with an interrupted result folder");
-  command.add_flag(
-      "--allow-changed-machine", o.allow_changed_machine,
-      "Resume on another host, transport or number of ranks (the result then mixes them)");
   command.add_option("--replay", o.replay, "With --mode virtual: only these ranks, e.g. 0,17,4095");
 }
 

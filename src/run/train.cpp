@@ -283,8 +283,9 @@ Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
                          .text_sha256 = sha256_hex(
                              {reinterpret_cast<const char*>(text.bytes.data()), text.bytes.size()}),
                          .memory_by_tag = plan.memory_by_tag};
-    folder = target.resume.empty() ? ResultWriter::create(head)
-                                   : ResultWriter::resume(target.resume, head, false);
+    folder = target.resume.empty()
+                 ? ResultWriter::create(head)
+                 : ResultWriter::resume(target.resume, head, target.allow_changed_machine);
     if (!target.resume.empty()) checkpoint = read_checkpoint(folder->directory());
   }
   const auto kernel = make_kernel(plan.point.params.kernel);

@@ -55,6 +55,7 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
 struct TrainTarget {
   Result head;           // as of a sweep
   std::string resume{};  // the folder of an earlier run; "": a new one in head.path
+  bool allow_changed_machine = false;
 };
 
 struct TrainHooks {                                   // on rank 0
