@@ -1,7 +1,6 @@
 #include "run/run_sweep.h"
 
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -83,10 +82,7 @@ void SweepRun::run_one(size_t i) {
   const PointPlan& point = plan_.points[i];
   const std::string what = describe(point.point.params);
   hooks_.started(i);
-  // Ranks without a part in the point see none of its runs; those that have one watch over them.
-  const bool takes_part = world_.rank() < point.point.params.ranks;
-  if (!sweep_.is_virtual())
-    watchdog_.expect(what, takes_part ? limit_s() : std::numeric_limits<double>::infinity());
+  if (!sweep_.is_virtual()) watchdog_.expect(what, limit_s());
   const double begin = steady_seconds();
   std::optional<PointRecord> record;
   try {
