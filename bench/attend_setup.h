@@ -1,4 +1,4 @@
-// Attention tasks of the cpu kernel for benchmarks: the shape, and tensors and tasks of that shape.
+// Attention tasks of a kernel of the host for benchmarks: the shape, and tensors and tasks of it.
 #pragma once
 #include <benchmark/benchmark.h>
 
@@ -22,6 +22,7 @@ struct AttendPoint {
   int64_t segments = 1;     // tasks of `rows` rows each
   int threads = 1;
   bool backward = false;
+  std::string kernel = "cpu";
 };
 
 // Q, K, V and O of `segments` equal tasks, each with its own rows, and for the backward pass dO,
@@ -29,7 +30,7 @@ struct AttendPoint {
 class AttendSetup {
  public:
   explicit AttendSetup(const AttendPoint& p)
-      : kernel_(make_kernel("cpu")),
+      : kernel_(make_kernel(p.kernel)),
         options_{.head_dim = p.head_dim, .dtype = p.dtype, .causal = p.causal},
         threads_(p.threads),
         workspace_(ledger_, kWorkspaceTag,

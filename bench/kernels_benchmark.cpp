@@ -10,6 +10,8 @@
 //                   r = 16 of one head). interleaved_p50, _p90: percentiles of the share of the
 //                   peak that the same thread reaches right after each iteration; of several
 //                   threads, which share the work unevenly, there are none.
+// attend/cpu_amx    the same of the kernel cpu_amx, where the machine has it. The peak is that of
+//                   multiply-adds, which tiles exceed: a share may be above 1.
 // backward          the same of the backward pass: 10 * d operations per visible pair.
 // merge, add, reset, pack
 //                   bytes_per_second: every byte read once and written once. share_of_bandwidth: of
@@ -38,8 +40,9 @@ namespace {
 
 std::string name_of(const AttendPoint& p) {
   std::string name =
-      concat(p.backward ? "backward/" : "attend/", to_string(p.dtype), "/d:", p.head_dim,
-             "/rows:", p.rows, "/stride:", p.stride, "/causal:", int(p.causal));
+      concat(p.backward ? "backward/" : "attend/", p.kernel == "cpu" ? "" : p.kernel + "/",
+             to_string(p.dtype), "/d:", p.head_dim, "/rows:", p.rows, "/stride:", p.stride,
+             "/causal:", int(p.causal));
   if (p.segments > 1) name += concat("/tasks:", p.segments);
   if (!p.target.empty()) name += "/simd:" + p.target;
   return name + concat("/threads:", p.threads);
@@ -156,6 +159,11 @@ std::vector<AttendPoint> attend_points(const Machine& machine) {
     points.push_back(points[i]);
     points.back().backward = true;
   }
+  if (make_kernel("cpu_amx")->why_unsupported({}).empty())
+    for (const DType dtype : {fp32, bf16})
+      for (const int64_t d : {64, 128})
+        for (const bool causal : {false, true})
+          points.push_back({.dtype = dtype, .head_dim = d, .causal = causal, .kernel = "cpu_amx"});
   return points;
 }
 

@@ -131,6 +131,8 @@ inline std::string why_head_dim_unsupported(int64_t head_dim, int64_t most) {
 std::unique_ptr<AttentionKernel> make_reference_kernel();
 // Exact, tiled, fp32 arithmetic over fp32 or bf16 storage (see cpu/attend_simd.h).
 std::unique_ptr<AttentionKernel> make_cpu_kernel();
+// The same with forward passes by AMX tiles, to the errors of fp32 (see cpu/attend_amx_simd.h).
+std::unique_ptr<AttentionKernel> make_amx_kernel();
 
 struct KernelInfo {
   std::string_view name, about;  // one line for `lnbench list`

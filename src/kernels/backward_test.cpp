@@ -267,7 +267,8 @@ TEST(Backward, AnAbsentRowHasNoGradient) {
     for (const std::string& target : simd_targets()) {
       SCOPED_TRACE(kernel + " " + target);
       const ScopedSimdTarget use(target);
-      expect_nothing_of_absent_rows(*make_kernel(kernel));
+      const auto made = make_kernel(kernel);
+      if (made->why_backward_unsupported({}).empty()) expect_nothing_of_absent_rows(*made);
     }
 }
 

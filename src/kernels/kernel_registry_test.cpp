@@ -7,7 +7,7 @@ namespace longnet {
 namespace {
 
 TEST(KernelRegistryTest, EachNameMakesTheKernelOfThatName) {
-  EXPECT_THAT(names_of(kernels()), testing::ElementsAre("reference", "cpu"));
+  EXPECT_THAT(names_of(kernels()), testing::ElementsAre("reference", "cpu", "cpu_amx"));
   for (const std::string& name : names_of(kernels())) EXPECT_EQ(make_kernel(name)->name(), name);
 }
 
@@ -16,7 +16,7 @@ TEST(KernelRegistryTest, AnUnknownNameThrowsTheKnownOnes) {
     make_kernel("gpu");
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("reference, cpu"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("reference, cpu, cpu_amx"));
   }
 }
 

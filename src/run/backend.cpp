@@ -19,6 +19,12 @@
 namespace longnet {
 namespace {
 
+// Backward passes and layers have products that no kernel makes faster than multiply-adds.
+double forward_peak_of(const PointParams& p) {
+  const bool attends_alone = p.pass == Pass::kForward && !has_layers(p.scope);
+  return attends_alone ? forward_peak_over_fma(p.kernel, p.problem.dtype) : 1.0;
+}
+
 // Measuring on the cores of the host: ranks are threads or processes, timed by their steady clocks.
 class HostSession final : public PointSession {
  public:
@@ -31,6 +37,7 @@ class HostSession final : public PointSession {
         params_(p),
         threads_(p.threads),
         cores_(usable_cores(places_, p.threads)),
+        peak_over_fma_(forward_peak_of(p)),
         peak_flops_per_thread_(peak_flops_per_thread) {
     worker_ = make_cpu_row_worker();
     comm.resting_barrier();  // nobody allocates yet
@@ -39,14 +46,14 @@ class HostSession final : public PointSession {
   }
 
   std::string_view transport() const override { return comm_.transport(); }
-  double peak_flops() const override { return peak_flops_per_thread_ * cores_; }
+  double peak_flops() const override { return peak_over_fma_ * peak_flops_per_thread_ * cores_; }
   double peak_now(double seconds) override {
     double flops = 0;
     const double took = time([&] {
-      flops = run_fma(threads_, seconds * peak_flops() / comm_.size());
+      flops = run_fma(threads_, seconds * peak_flops_per_thread_ * cores_ / comm_.size());
       return 0.0;
     });
-    return flops * comm_.size() / took;
+    return peak_over_fma_ * flops * comm_.size() / took;
   }
   void record_machine(PointRecord& record) const override {
     record.metrics["usable_cores"] = cores_;
@@ -95,7 +102,7 @@ class HostSession final : public PointSession {
   std::unique_ptr<ModelKernel> model_kernel_;
   PointParams params_;
   int threads_, cores_;
-  double peak_flops_per_thread_;
+  double peak_over_fma_, peak_flops_per_thread_;
   std::optional<OtherLoad> load_;
   std::optional<ResidentGrowth> resident_;  // this process's, kept by one of its ranks
 };
@@ -175,7 +182,7 @@ class HostBackend final : public Backend {
     const double begin = steady_seconds();
     const double flops =
         run_fma(p.threads, seconds * options.peak_flops_per_thread * cores_here(p.threads));
-    return flops / (steady_seconds() - begin);
+    return forward_peak_of(p) * flops / (steady_seconds() - begin);
   }
   void record_walking_device(PointRecord& record) const override {
     record.metrics["usable_cores"] = cores_here(record.params.threads);

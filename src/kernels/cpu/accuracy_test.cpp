@@ -5,6 +5,7 @@
 #include <cmath>
 #include <new>
 
+#include "core/check.h"
 #include "core/random.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/machine_peak.h"
@@ -75,14 +76,18 @@ class LongRows {
 
 void expect_accuracy(int64_t head_dim, int64_t keys, double bound) {
   const LongRows rows(head_dim, keys);
-  for (const std::string& target : simd_targets()) {
-    const ScopedSimdTarget use(target);
-    const Accuracy accuracy = rows.measure(*make_kernel("cpu"));
-    EXPECT_LE(accuracy.o_error, bound) << target;
-    EXPECT_LE(accuracy.lse_error, 2e-6)
-        << target;  // LSE near 14: one unit in the last place is 1e-6
-    testing::Test::RecordProperty(target, std::to_string(accuracy.o_error * 1e6) + "e-6");
-  }
+  for (const std::string name : {"cpu", "cpu_amx"})
+    for (const std::string& target : simd_targets()) {
+      const ScopedSimdTarget use(target);
+      const auto kernel = make_kernel(name);
+      if (!kernel->why_unsupported({.head_dim = head_dim}).empty()) continue;
+      const Accuracy accuracy = rows.measure(*kernel);
+      EXPECT_LE(accuracy.o_error, bound) << name << " " << target;
+      // LSE near 14: one unit in the last place is 1e-6
+      EXPECT_LE(accuracy.lse_error, 2e-6) << name << " " << target;
+      testing::Test::RecordProperty(concat(name, "_", target),
+                                    concat(accuracy.o_error * 1e6, "e-6"));
+    }
 }
 
 TEST(AccuracyTest, SixtyFourThousandKeys) { expect_accuracy(64, 65536, 1e-6); }

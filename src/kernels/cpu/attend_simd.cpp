@@ -16,24 +16,12 @@ HWY_BEFORE_NAMESPACE();
 namespace longnet {
 namespace HWY_NAMESPACE {
 
-// Powers of 2 stay below 2^kLazyMargin: with 2^40 keys the sums stay below 2^56.
-constexpr float kLazyMargin = 16.0f;
-constexpr float kNoMaximum = -1e30f;  // finite: -inf - m of a masked score must not be NaN
-constexpr int64_t kPanelsPerGroup = 4096 / kPanelKeys;
 constexpr int64_t kPanelVectors = kPanelKeys / kLanes;
 
 HWY_INLINE void scale_floats(float* x, int64_t count, float factor) {
   const FloatTag df;
   for (int64_t i = 0; i < count; i += kLanes) {
     hn::Store(hn::Mul(hn::Load(df, x + i), hn::Set(df, factor)), df, x + i);
-  }
-}
-
-HWY_INLINE void add_and_clear(float* into, float* from, int64_t count) {
-  const FloatTag df;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    hn::Store(hn::Add(hn::Load(df, into + i), hn::Load(df, from + i)), df, into + i);
-    hn::Store(hn::Zero(df), df, from + i);
   }
 }
 

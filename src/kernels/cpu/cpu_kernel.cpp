@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/token_range.h"
+#include "kernels/cpu/attend_amx_simd.h"
 #include "kernels/cpu/attend_backward_simd.h"
 #include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/backward_schedule.h"
@@ -31,7 +32,7 @@ void check_task(const AttendTask& task, const AttendOptions& options) {
   for (const KvRun run : task.kv) check_run("key", run.rows, run.token_step);
 }
 
-class CpuKernel final : public AttentionKernel {
+class CpuKernel : public AttentionKernel {
  public:
   std::string_view name() const override { return "cpu"; }
 
@@ -40,13 +41,13 @@ class CpuKernel final : public AttentionKernel {
   }
 
   int64_t workspace_bytes(const AttendOptions& options, int threads) const override {
-    return attend_workspace_bytes(options.head_dim) * std::max(threads, 1);
+    return task_bytes(options) * std::max(threads, 1);
   }
 
   void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int threads,
               std::span<std::byte> workspace) const override {
     check_call(options, threads, workspace_bytes(options, threads), workspace);
-    const int64_t per_thread = attend_workspace_bytes(options.head_dim);
+    const int64_t per_thread = task_bytes(options);
     int64_t rows = 0;
     for (const AttendGrid& grid : grids) {
       check_task(grid.task, options);
@@ -60,10 +61,9 @@ class CpuKernel final : public AttentionKernel {
         grids, threads, [&](const AttendGrid& grid) { return grid.size() * pieces(grid); },
         [&](const AttendGrid& grid, int64_t i, int thread) {
           const int64_t begin = i % pieces(grid) * piece;
-          attend_task(
-              rows_of(grid.at(i / pieces(grid)), begin, std::min(piece, grid.task.q.rows - begin),
-                      dtype_bytes(options.dtype)),
-              thread == 0 ? options : elsewhere, workspace.data() + thread * per_thread);
+          run_task(rows_of(grid.at(i / pieces(grid)), begin,
+                           std::min(piece, grid.task.q.rows - begin), dtype_bytes(options.dtype)),
+                   thread == 0 ? options : elsewhere, workspace.data() + thread * per_thread);
         });
   }
 
@@ -72,8 +72,7 @@ class CpuKernel final : public AttentionKernel {
   }
 
   int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const override {
-    return std::max(backward_block_bytes(options.head_dim),
-                    attend_workspace_bytes(options.head_dim)) *
+    return std::max(backward_block_bytes(options.head_dim), task_bytes(options)) *
            std::max(threads, 1);
   }
 
@@ -102,7 +101,7 @@ class CpuKernel final : public AttentionKernel {
   void delta(std::span<const DeltaTask> tasks, const AttendOptions& options,
              int threads) const override {
     const std::string why = why_backward_unsupported(options);
-    check(why.empty(), "cpu: ", why);
+    check(why.empty(), "kernel ", name(), ": ", why);
     parallel_for_pieces(
         tasks, kPieceRows, threads, [&](DeltaTask piece, int64_t begin, int64_t rows) {
           piece.out = advanced(piece.out, begin);
@@ -171,11 +170,21 @@ class CpuKernel final : public AttentionKernel {
         });
   }
 
+ protected:
+  // Bytes of scratch memory of a task's forward pass, and that pass.
+  virtual int64_t task_bytes(const AttendOptions& options) const {
+    return attend_workspace_bytes(options.head_dim);
+  }
+  virtual void run_task(const AttendTask& task, const AttendOptions& options,
+                        std::byte* workspace) const {
+    attend_task(task, options, workspace);
+  }
+
  private:
   void check_call(const AttendOptions& options, int threads, int64_t needed,
                   std::span<const std::byte> workspace) const {
     const std::string reason = why_unsupported(options);
-    check(reason.empty(), "cpu kernel: ", reason);
+    check(reason.empty(), "kernel ", name(), ": ", reason);
     check(int64_t(workspace.size()) >= needed, "workspace of ", workspace.size(),
           " bytes is too small for ", threads, " threads, needed: ", needed);
     check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
@@ -205,6 +214,26 @@ class CpuKernel final : public AttentionKernel {
 
 constexpr int64_t kWorkRows = 1024;                 // 128 KB of bf16 at d = 64: half of an L2
 constexpr int64_t kPoisonBytes = int64_t{4} << 20;  // bytes of one call of memset
+
+// Forward passes by AMX tiles, all else as `cpu`.
+class AmxKernel final : public CpuKernel {
+ public:
+  std::string_view name() const override { return "cpu_amx"; }
+
+  std::string why_unsupported(const AttendOptions& options) const override {
+    const std::string why = CpuKernel::why_unsupported(options);
+    return why.empty() ? why_amx_absent() : why;
+  }
+
+ protected:
+  int64_t task_bytes(const AttendOptions& options) const override {
+    return amx_workspace_bytes(options);
+  }
+  void run_task(const AttendTask& task, const AttendOptions& options,
+                std::byte* workspace) const override {
+    amx_attend_task(task, options, workspace);
+  }
+};
 
 class CpuRowWorker final : public RowWorker {
  public:
@@ -284,5 +313,6 @@ class CpuRowWorker final : public RowWorker {
 
 std::unique_ptr<RowWorker> make_cpu_row_worker() { return std::make_unique<CpuRowWorker>(); }
 std::unique_ptr<AttentionKernel> make_cpu_kernel() { return std::make_unique<CpuKernel>(); }
+std::unique_ptr<AttentionKernel> make_amx_kernel() { return std::make_unique<AmxKernel>(); }
 
 }  // namespace longnet

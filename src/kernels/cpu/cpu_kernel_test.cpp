@@ -1,4 +1,5 @@
-// The cpu kernel against the reference, on every instruction set of the machine.
+// The kernels of the cores against the reference, on every instruction set of the machine that they
+// support.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,18 +13,40 @@
 namespace longnet {
 namespace {
 
+// body(kernel) for each kernel of the cores on each instruction set that it supports.
+template <class Body>
+void on_every_target(const Body& body) {
+  for (const std::string name : {"cpu", "cpu_amx"})
+    for (const std::string& target : simd_targets()) {
+      const ScopedSimdTarget use(target);
+      const auto kernel = make_kernel(name);
+      if (!kernel->why_unsupported({}).empty()) continue;
+      SCOPED_TRACE(concat(name, " ", target));
+      body(*kernel);
+    }
+}
+
+TEST(AmxKernel, IsAmongTheTestedOrSaysWhyNot) {
+  if (const std::string why = make_kernel("cpu_amx")->why_unsupported({}); !why.empty()) {
+    EXPECT_THROW(make_kernel("cpu_amx")->attend({}, {}, 1, {}), Error);
+    GTEST_SKIP() << why;
+  }
+  bool tested = false;
+  on_every_target([&](const AttentionKernel& kernel) { tested |= kernel.name() == "cpu_amx"; });
+  EXPECT_TRUE(tested);
+}
+
 class CpuKernelTest : public testing::Test {
  protected:
   // Both dtypes hold the same bits for both kernels, so one bound serves both.
   void expect_like_reference(const AttendSpec& spec, double tolerance = 1e-6) {
     const AttendCase attend(spec);
     const AttendResult expected = attend.run(*reference_);
-    for (const std::string& target : simd_targets()) {
-      const ScopedSimdTarget use(target);
-      const AttendResult result = attend.run(*cpu_);
-      EXPECT_LE(relative_error(result, expected), tolerance) << target << " " << to_string(spec);
-      EXPECT_LE(lse_error(result, expected), 10 * tolerance) << target << " " << to_string(spec);
-    }
+    on_every_target([&](const AttentionKernel& kernel) {
+      const AttendResult result = attend.run(kernel);
+      EXPECT_LE(relative_error(result, expected), tolerance) << to_string(spec);
+      EXPECT_LE(lse_error(result, expected), 10 * tolerance) << to_string(spec);
+    });
   }
 
   void expect_like_reference_all_ways(const AttendSpec& all) {
@@ -103,26 +126,24 @@ TEST_F(CpuKernelTest, CausalPositions) {
 TEST_F(CpuKernelTest, RowsThatSeeNothingAreZeroAndMinusInfinity) {
   const AttendCase attend(
       {.head_dim = 24, .causal = true, .q = {.rows = 20}, .kv = {{.rows = 30, .first_token = 10}}});
-  for (const std::string& target : simd_targets()) {
-    const ScopedSimdTarget use(target);
-    const AttendResult result = attend.run(*cpu_);
+  on_every_target([&](const AttentionKernel& kernel) {
+    const AttendResult result = attend.run(kernel);
     for (size_t row = 0; row < 20; ++row) {
-      EXPECT_EQ(result.lse[row] == -INFINITY, row < 10) << target << " row " << row;
+      EXPECT_EQ(result.lse[row] == -INFINITY, row < 10) << "row " << row;
       for (size_t c = 0; c < 24; ++c) EXPECT_EQ(result.o[row * 24 + c] == 0.0f, row < 10);
     }
-  }
+  });
 }
 
 TEST_F(CpuKernelTest, ZerosGiveExactLse) {
-  for (const std::string& target : simd_targets()) {
-    const ScopedSimdTarget use(target);
+  on_every_target([&](const AttentionKernel& kernel) {
     const AttendResult one =
-        AttendCase({.q = {.rows = 3, .amplitude = 0}, .kv = {{.rows = 1}}}).run(*cpu_);
-    EXPECT_EQ(one.lse, std::vector<float>(3, 0.0f)) << target;
+        AttendCase({.q = {.rows = 3, .amplitude = 0}, .kv = {{.rows = 1}}}).run(kernel);
+    EXPECT_EQ(one.lse, std::vector<float>(3, 0.0f));
     const AttendResult many =
-        AttendCase({.q = {.rows = 3, .amplitude = 0}, .kv = {{.rows = 77}}}).run(*cpu_);
-    for (const float lse : many.lse) EXPECT_FLOAT_EQ(lse, std::log(77.0f)) << target;
-  }
+        AttendCase({.q = {.rows = 3, .amplitude = 0}, .kv = {{.rows = 77}}}).run(kernel);
+    for (const float lse : many.lse) EXPECT_FLOAT_EQ(lse, std::log(77.0f));
+  });
 }
 
 TEST_F(CpuKernelTest, LargeScores) {
@@ -148,25 +169,29 @@ TEST_F(CpuKernelTest, MaximumThatRisesLateRescalesAllSums) {
 }
 
 TEST_F(CpuKernelTest, OutputScaleLeavesTheLseAlone) {
-  const AttendSpec spec{.q = {.rows = 5}, .kv = {{.rows = 33}}};
-  AttendSpec scaled = spec;
-  scaled.output_scale = 0.25f;
-  const AttendResult plain = AttendCase(spec).run(*cpu_), quarter = AttendCase(scaled).run(*cpu_);
-  EXPECT_EQ(quarter.lse, plain.lse);
-  for (size_t i = 0; i < plain.o.size(); ++i) EXPECT_FLOAT_EQ(quarter.o[i], 0.25f * plain.o[i]);
+  on_every_target([&](const AttentionKernel& kernel) {
+    const AttendSpec spec{.q = {.rows = 5}, .kv = {{.rows = 33}}};
+    AttendSpec scaled = spec;
+    scaled.output_scale = 0.25f;
+    const AttendResult plain = AttendCase(spec).run(kernel),
+                       quarter = AttendCase(scaled).run(kernel);
+    EXPECT_EQ(quarter.lse, plain.lse);
+    for (size_t i = 0; i < plain.o.size(); ++i) EXPECT_FLOAT_EQ(quarter.o[i], 0.25f * plain.o[i]);
+  });
 }
 
 TEST_F(CpuKernelTest, KeysAddedTwiceCountTwice) {
-  const AttendSpec spec{.q = {.rows = 5, .amplitude = 0}, .kv = {{.rows = 33}}};
-  AttendSpec twice = spec;
-  twice.kv.push_back(twice.kv.front());
-  const AttendResult once = AttendCase(spec).run(*cpu_), both = AttendCase(twice).run(*cpu_);
-  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(both.lse[i], once.lse[i] + std::log(2.0), 1e-6);
+  on_every_target([&](const AttentionKernel& kernel) {
+    const AttendSpec spec{.q = {.rows = 5, .amplitude = 0}, .kv = {{.rows = 33}}};
+    AttendSpec twice = spec;
+    twice.kv.push_back(twice.kv.front());
+    const AttendResult once = AttendCase(spec).run(kernel), both = AttendCase(twice).run(kernel);
+    for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(both.lse[i], once.lse[i] + std::log(2.0), 1e-6);
+  });
 }
 
 TEST_F(CpuKernelTest, SameBitsOnAnyThreadsAndBesideAnyTasks) {
-  for (const std::string& target : simd_targets()) {
-    const ScopedSimdTarget use(target);
+  on_every_target([&](const AttentionKernel& kernel) {
     std::vector<AttendCase> cases;
     for (int64_t i = 0; i < 9; ++i) {
       cases.emplace_back(AttendSpec{.causal = true,
@@ -174,28 +199,30 @@ TEST_F(CpuKernelTest, SameBitsOnAnyThreadsAndBesideAnyTasks) {
                                     .kv = {{.rows = 40 * i}, {.rows = 11, .first_token = 2}}});
     }
     std::vector<AttendResult> alone;
-    for (const AttendCase& attend : cases) alone.push_back(attend.run(*cpu_));
+    for (const AttendCase& attend : cases) alone.push_back(attend.run(kernel));
     for (const int threads : {1, 2, 3}) {
-      EXPECT_EQ(AttendCase::run_all(cases, *cpu_, threads), alone) << target << " " << threads;
+      EXPECT_EQ(AttendCase::run_all(cases, kernel, threads), alone) << threads;
     }
-  }
+  });
 }
 
 TEST_F(CpuKernelTest, TheProgressHookIsCalledOncePerPanelOfKeysOnTheCallingThread) {
-  int calls = 0;
-  const auto caller = std::this_thread::get_id();
-  const std::function<void()> progress_hook = [&] {
-    EXPECT_EQ(std::this_thread::get_id(), caller);
-    ++calls;
-  };
-  const AttendCase attend(
-      {.q = {.rows = 50}, .kv = {{.rows = 1000}}, .progress_hook = &progress_hook});
-  attend.run(*cpu_);
-  EXPECT_EQ(calls, 8);  // panels of 128 keys
-  const std::vector<AttendCase> many(20, attend);
-  calls = 0;
-  AttendCase::run_all(many, *cpu_, 2);
-  EXPECT_LE(calls, 20 * 8);
+  on_every_target([&](const AttentionKernel& kernel) {
+    int calls = 0;
+    const auto caller = std::this_thread::get_id();
+    const std::function<void()> progress_hook = [&] {
+      EXPECT_EQ(std::this_thread::get_id(), caller);
+      ++calls;
+    };
+    const AttendCase attend(
+        {.q = {.rows = 50}, .kv = {{.rows = 1000}}, .progress_hook = &progress_hook});
+    attend.run(kernel);
+    EXPECT_EQ(calls, 8);  // panels of 128 keys
+    const std::vector<AttendCase> many(20, attend);
+    calls = 0;
+    AttendCase::run_all(many, kernel, 2);
+    EXPECT_LE(calls, 20 * 8);
+  });
 }
 
 TEST_F(CpuKernelTest, UnsupportedOptionsHaveAReason) {

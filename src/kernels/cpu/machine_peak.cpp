@@ -128,6 +128,11 @@ double measure_fma_peak_flops(int threads, double seconds) {
   return per_round * double(rounds) * threads / windows.front();
 }
 
+double forward_peak_over_fma(std::string_view kernel, DType dtype) {
+  if (kernel != "cpu_amx") return 1.0;
+  return dtype == DType::kFloat32 ? 16.0 / 6 : 16.0 / 2;
+}
+
 double run_fma(int threads, double flops) {
   float probe[3] = {0.999f, 0.001f, 0.0f};
   const double per_round = HWY_DYNAMIC_DISPATCH(run_multiply_adds)(1, probe);

@@ -3,7 +3,10 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "core/problem.h"
 
 namespace longnet {
 
@@ -28,6 +31,11 @@ class ScopedSimdTarget {
 // independent chains in registers, no memory. `threads` threads run at once; the
 // best of several windows within about `seconds`, because other processes disturb some windows.
 double measure_fma_peak_flops(int threads, double seconds);
+
+// The highest rate of a kernel's forward pass over that of these multiply-adds: what `cpu_amx` sums
+// in bf16 tiles runs at 16 times their rate at the same clock, six products in the place of one for
+// fp32, one of Q and K and three of P and V for bf16 (see attend_amx_simd.h). 1: other kernels.
+double forward_peak_over_fma(std::string_view kernel, DType dtype);
 
 // Runs about `flops` such operations on `threads` threads at once; returns those that it ran.
 // Timed, this is what the cores can do at that moment, beside whatever else runs.

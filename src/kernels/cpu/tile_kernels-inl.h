@@ -230,6 +230,27 @@ HWY_INLINE void prefetch_rows(const KeyPanel& panel, int64_t begin, int64_t end,
   }
 }
 
+// ---- sums over panels ----
+
+// Powers of 2 stay below 2^kLazyMargin: with 2^40 keys the sums stay below 2^56.
+constexpr float kLazyMargin = 16.0f;
+constexpr float kNoMaximum = -1e30f;  // finite: -inf - m of a masked score must not be NaN
+constexpr int64_t kPanelsPerGroup = 4096 / kPanelKeys;
+
+HWY_INLINE void add_floats(float* into, const float* from, int64_t count) {
+  const FloatTag df;
+  for (int64_t i = 0; i < count; i += kLanes)
+    hn::Store(hn::Add(hn::Load(df, into + i), hn::Load(df, from + i)), df, into + i);
+}
+
+HWY_INLINE void add_and_clear(float* into, float* from, int64_t count) {
+  const FloatTag df;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    hn::Store(hn::Add(hn::Load(df, into + i), hn::Load(df, from + i)), df, into + i);
+    hn::Store(hn::Zero(df), df, from + i);
+  }
+}
+
 // Walks the keys of `kv` in panels, and the queries in tiles of Work::kRows:
 //
 //   for each panel       work.template begin_panel<Storage>(panel)

@@ -1,0 +1,29 @@
+// Exact attention of one task on one core by AMX tiles: Intel's cores since Sapphire Rapids.
+//
+// A tile product adds A[16][32] B[32][16] of bf16 numbers to C[16][16] of fp32, at 16 times the
+// rate of fp32 multiply-adds. An fp32 number is the sum of three bf16 numbers of 8 bits each, and
+// the product of two such sums that of six products of pieces up to 2^-24 ("bf16x3", Henry et al.,
+// "Leveraging the bfloat16 artificial intelligence datatype", 2019). Errors are those of fp32: K, Q
+// and V of fp32 storage have three pieces, of bf16 storage one, and powers P always three.
+//
+//   for each chunk of 2048 query rows       Q in tiles, by columns; sums of O by columns
+//     for each panel of 128 keys            K in tiles; V in tiles, by columns
+//       for each 32 query rows              S' = K Q';  P' = 2^(S' - m);  l += sum P;  O' += V' P'
+//
+// X' is X transposed: queries lie in the lanes of vectors, so that nothing is summed across lanes.
+// Maxima are lazy and sums have levels as in attend_simd.h.
+#pragma once
+#include <string>
+
+#include "kernels/cpu/attend_simd.h"
+
+namespace longnet {
+
+// Why tiles cannot be used here, or "".
+std::string why_amx_absent();
+
+// As attend_workspace_bytes() and attend_task().
+int64_t amx_workspace_bytes(const AttendOptions& options);
+void amx_attend_task(const AttendTask& task, const AttendOptions& options, std::byte* workspace);
+
+}  // namespace longnet
