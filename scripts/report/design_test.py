@@ -112,9 +112,10 @@ class Design(unittest.TestCase):
         record["params"]["mode"] = "virtual"
         record["comm"]["counted_bytes_per_rank"] = None
         record["memory"]["measured_peak_bytes"] = None
-        for name in ("communication_ranks", "memory"):
-            drawn = figure([record], name)
-            self.assertEqual([(r.get("value"), r["uncounted"]) for r in rows_of(drawn)], [(None, True)])
+        longer = record | {"params": record["params"] | {"seq_len": 2 * M}, "id": "longer"}
+        for name in ("communication_tokens", "memory"):
+            drawn = figure([record, longer], name)
+            self.assertEqual([(r.get("value"), r["uncounted"]) for r in rows_of(drawn)], [(None, True)] * 2)
             self.assertIn("by_formula", [layer["name"] for layer in drawn.spec["layer"]])
             self.assertIn("not counted", drawn.spec["title"]["subtitle"])
 
@@ -122,9 +123,17 @@ class Design(unittest.TestCase):
         record = point("dilated", M, 16)
         sent = record["comm"]["counted_bytes_per_rank"]
         record["comm"] |= {"counted_bytes_per_rank": 0, "modelled_bytes_per_rank": sent}
-        row = rows_of(figure([record], "communication_ranks"))[0]
+        row = rows_of(figure([record, point("dilated", M, 32)], "communication_ranks"))[0]
         self.assertEqual(row["value"], row["predicted_value"])
         self.assertRegex(row["counted"], "^0 B .* modelled, by a library's collectives$")
+
+    def test_one_number_of_ranks_makes_no_figure_against_ranks(self) -> None:
+        lengths = [point(name, n * M, 2) for name in ("dilated", "ring") for n in (1, 2)]
+        drawn = [f.name for f in build_figures(context(lengths)) if not f.absent]
+        self.assertNotIn("communication_ranks", drawn)
+        self.assertIn("communication_tokens", drawn)
+        more = rows_of(figure([*lengths, point("ring", M, 4)], "communication_ranks"))
+        self.assertEqual({(r["seq_len"], r["ranks"]) for r in more}, {(M, 2), (M, 4)})
 
     def test_resident_memory_beyond_its_bound_is_said(self) -> None:
         records = [point("dilated", n * M, 2) for n in (1, 2)]

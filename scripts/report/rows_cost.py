@@ -88,7 +88,11 @@ def communicating(points: list[Point]) -> list[Point]:
 
 
 def communication_ranks(ctx: Context) -> list[Drawing]:
+    """At lengths where a line has several numbers of ranks."""
     points = communicating(ctx.points)
+    lines = group_by(points, lambda p: (ctx.index.key(p), p.source), lambda p: p.seq_len).values()
+    lengths = {line[0].seq_len for line in lines if len({p.ranks for p in line}) > 1}
+    points = [p for p in points if p.seq_len in lengths]
     kept = sorted(
         {
             n
@@ -100,7 +104,7 @@ def communication_ranks(ctx: Context) -> list[Drawing]:
     rows = communication_rows(ctx, shown)
     params = side_by_side(rows, "ranks", "seq_len", close=lambda a, b: b <= 1.03 * a)
     note = shortened([p.seq_len for p in points], kept, "tokens")
-    return single(rows, shown, note=note, params=params)
+    return single(rows, shown, note=note, params=params) if rows else []
 
 
 def communication_tokens(ctx: Context) -> list[Drawing]:
