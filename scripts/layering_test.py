@@ -51,8 +51,8 @@ CLOSED_FORMS = ("src/schedule/closed_form_counts.h", "src/schedule/closed_form_c
 CLOSED_FORMS_MAY_INCLUDE = {"schedule/closed_form_counts.h", "schedule/message_costs.h", "schedule/lower_collectives.h", "core/check.h"}
 # The check of gradients finds the rows that a run has left with RowMap, and otherwise calls the definition.
 GRADIENT_CHECK_MAY_INCLUDE = {
-    "execute/gradient_check.h", "execute/sample_check.h", "execute/executor.h", "execute/program_rows.h",
-    "kernels/row_worker.h", "schedule/row_map.h", "core/random.h", "comm/communicator.h",
+    "execute/gradient_check.h", "execute/sample_check.h", "execute/tolerances.h", "execute/executor.h",
+    "execute/program_rows.h", "kernels/row_worker.h", "schedule/row_map.h", "core/random.h", "comm/communicator.h",
 }  # fmt: skip
 MAY_USE = {f"src/execute/gradient_check.{end}": {"RowMap", "shard"} for end in ("h", "cpp")}
 LONGEST_FILE, LONGEST_FUNCTION = 400, 80  # lines, of the product

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/check.h"
-#include "execute/cuda/device_executor.h"
+#include "execute/tolerances.h"
 #include "gpu/check.h"
 #include "gpu/support.h"
 #include "kernels/attention_kernel.h"
@@ -240,7 +240,7 @@ class BackwardSetup {
       if (error[of] > 0)
         worst = std::max(worst, std::sqrt(error[of]) / (std::sqrt(norm[of]) + least));
     out.worst = std::max(out.worst, worst);
-    out.expect(worst <= kDeviceGradientTolerance && clean,
+    out.expect(worst <= kRoundedGradientTolerance && clean,
                concat(name, ": rel_l2 ", worst, clean ? "" : ", wrote between rows"));
   }
 

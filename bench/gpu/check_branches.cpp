@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "execute/cuda/device_executor.h"
+#include "execute/tolerances.h"
 #include "gpu/check.h"
 #include "gpu/support.h"
 #include "kernels/cuda/device_kernel.h"
@@ -41,8 +41,10 @@ class BranchCheck {
                          {.head_dim = case_.head_dim, .causal = case_.causal}, ledger_);
       work.launch(stream);
       stream.synchronize();
-      expect(name, "O", o_, download<float>(tensors_.o(), tensors_.elements()), kDeviceTolerance);
-      expect(name, "LSE", lse_, download<float>(tensors_.lse(), rows()), kDeviceLseTolerance);
+      expect(name, "O", o_, download<float>(tensors_.o(), tensors_.elements()),
+             kRoundedPowersTolerance);
+      expect(name, "LSE", lse_, download<float>(tensors_.lse(), rows()),
+             kRoundedPowersLseTolerance);
     });
   }
   void backward(const DeviceKernel& kernel, const std::string& name) {
@@ -57,7 +59,7 @@ class BranchCheck {
       for (const int64_t i : {0, 1, 2})
         expect(name, std::array{"dQ", "dK", "dV"}[size_t(i)], gradients_[size_t(i)],
                download<float>(first + i * tensors_.elements(), tensors_.elements()),
-               kDeviceGradientTolerance);
+               kRoundedGradientTolerance);
     });
   }
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "core/check.h"
-#include "execute/cuda/device_executor.h"
+#include "execute/tolerances.h"
 #include "gpu/kernels_gemm.h"
 #include "gpu/kernels_usage.h"
 #include "gpu/support.h"
@@ -123,7 +123,7 @@ class Benchmark {
   void require_as_before(const Point& p, const std::vector<float>& rows) {
     const auto [known, is_new] = rows_.try_emplace({p.section, p.place()}, rows);
     const double off = distance(rows, known->second);
-    check(off <= 2 * kDeviceGradientTolerance, "wrong: its last rows are ", off,
+    check(off <= 2 * kRoundedGradientTolerance, "wrong: its last rows are ", off,
           " from those of cuda");
   }
 

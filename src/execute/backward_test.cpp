@@ -11,6 +11,7 @@
 #include "execute/definition.h"
 #include "execute/program_rows.h"
 #include "execute/testing/executor_case.h"
+#include "execute/tolerances.h"
 #include "schedule/closed_form_counts.h"
 
 namespace longnet {
@@ -19,7 +20,8 @@ namespace {
 // Tensors of the whole problem: O, dQ [batch][seq_len][num_heads][head_dim]; dK, dV with K/V heads.
 struct BackwardRun {
   std::vector<float> o, q, k, v;
-  double o_error = 0;  // relative, of O that came rounded
+  double o_error = 0;       // relative, of O that came rounded
+  double powers_error = 0;  // relative, of gradients by an O of rounded powers
   bool operator==(const BackwardRun&) const = default;
 };
 
@@ -71,6 +73,7 @@ BackwardRun run_backward(const Case& c, int threads = 1) {
   const AttentionProblem& p = c.problem;
   const size_t tokens = size_t(p.batch * p.seq_len * p.head_dim);
   BackwardRun out;
+  if (kernel->rounds_powers(p.dtype)) out.powers_error = kRoundedGradientTolerance;
   out.o.resize(tokens * size_t(p.num_heads));
   out.q = out.o;
   out.k.resize(tokens * size_t(p.num_kv_heads));
@@ -139,14 +142,14 @@ ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedP
 }
 
 // An absolute floor, for gradients that are 0: one token's dQ and dK.
-void expect_near(const std::vector<float>& a, const std::vector<double>& b,
-                 const std::string& what) {
+void expect_near(const std::vector<float>& a, const std::vector<double>& b, const std::string& what,
+                 double error) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < b.size(); ++i) {
     difference += (a[i] - b[i]) * (a[i] - b[i]);
     norm += b[i] * b[i];
   }
-  EXPECT_LE(std::sqrt(difference), 2e-6 * std::sqrt(norm) + 1e-6) << what;
+  EXPECT_LE(std::sqrt(difference), (2e-6 + error) * std::sqrt(norm) + 1e-6) << what;
 }
 
 // Sum of a * b by element, and of their absolute values.
@@ -176,14 +179,16 @@ std::vector<float> made(const AttentionProblem& p, Tensor tensor, int64_t heads)
 // linearly.
 void expect_conserved(const Case& c, const BackwardRun& run) {
   const AttentionProblem& p = c.problem;
-  const auto equal = [&](const Products& a, const Products& b, const char* law, double error = 0) {
+  const auto equal = [&](const Products& a, const Products& b, const char* law, double error) {
     EXPECT_NEAR(a.sum, b.sum, 1e-6 * (a.absolute + b.absolute) + error * b.absolute + 1e-6)
         << law << " " << describe(c);
   };
   equal(Products(made(p, Tensor::kQuery, p.num_heads), run.q),
-        Products(made(p, Tensor::kKey, p.num_kv_heads), run.k), "<Q,dQ> = <K,dK>");
+        Products(made(p, Tensor::kKey, p.num_kv_heads), run.k), "<Q,dQ> = <K,dK>",
+        run.powers_error);
   equal(Products(made(p, Tensor::kValue, p.num_kv_heads), run.v),
-        Products(made(p, Tensor::kGradOut, p.num_heads), run.o), "<V,dV> = <O,dO>", run.o_error);
+        Products(made(p, Tensor::kGradOut, p.num_heads), run.o), "<V,dV> = <O,dO>",
+        run.o_error + run.powers_error);
   const size_t row = size_t(p.num_kv_heads * p.head_dim), item = size_t(p.seq_len) * row;
   for (size_t first = 0; first < run.k.size(); first += item)
     for (size_t column = 0; column < row; ++column) {
@@ -192,7 +197,8 @@ void expect_conserved(const Case& c, const BackwardRun& run) {
         sum += run.k[i];
         absolute += std::fabs(double(run.k[i]));
       }
-      EXPECT_NEAR(sum, 0, 2e-6 * absolute + 1e-6) << "sum of dK " << describe(c);
+      EXPECT_NEAR(sum, 0, (2e-6 + run.powers_error) * absolute + 1e-6)
+          << "sum of dK " << describe(c);
     }
 }
 
@@ -206,9 +212,9 @@ bool expect_backward_right(const Case& c, std::map<std::string, ReferenceGradien
   auto [reference, is_new] = known.try_emplace(name);
   if (is_new) reference->second = reference_gradients(c.problem, s.pattern);
   const BackwardRun run = run_backward(c);
-  expect_near(run.q, reference->second.q, "dQ " + describe(c));
-  expect_near(run.k, reference->second.k, "dK " + describe(c));
-  expect_near(run.v, reference->second.v, "dV " + describe(c));
+  expect_near(run.q, reference->second.q, "dQ " + describe(c), run.powers_error);
+  expect_near(run.k, reference->second.k, "dK " + describe(c), run.powers_error);
+  expect_near(run.v, reference->second.v, "dV " + describe(c), run.powers_error);
   expect_conserved(c, run);
   return true;
 }

@@ -43,8 +43,6 @@ struct SingleAttend {
   double pairs = 0, listed_pairs = 0;  // pairs by the program, and by the tasks
 };
 
-inline constexpr double kLawTolerance = 1e-6;
-
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -85,12 +83,8 @@ class Executor {
   virtual SampleErrors compare(const ExpectedRows& expected) const = 0;
   // Number of values of the output that are NaN: 0 after a right run.
   virtual int64_t count_nan() const = 0;
-  // Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
-  // default.
-  virtual Tolerance tolerance(double given, bool rounded) const = 0;
-  // The same of the relative L2 error of gradients, and of laws of conservation (gradient_check.h).
-  virtual double gradient_tolerance() const { return 2 * check_tolerance(sharded()); }
-  virtual double law_tolerance() const { return kLawTolerance; }
+  // Whether the kernel rounds powers to 16 bits, which decides what errors pass (tolerances.h).
+  virtual bool rounds_powers() const { return false; }
   // The program over memory that the host reads: its own, or a copy of these slots as they are now.
   virtual std::shared_ptr<const BoundProgram> on_host(std::span<const int>) const {
     return {std::shared_ptr<void>(), bound_.get()};

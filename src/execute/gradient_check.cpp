@@ -230,7 +230,8 @@ GradientErrors GradientCheck::compare() const {
 std::array<CheckOutcome, 3> GradientCheck::judge_together(const GradientErrors& mine,
                                                           Communicator& comm,
                                                           double tolerance) const {
-  if (tolerance <= 0) tolerance = executor_.gradient_tolerance();
+  if (tolerance <= 0)
+    tolerance = gradient_tolerance(executor_.rounds_powers(), executor_.sharded(), 0);
   std::array<CheckOutcome, 3> outcomes;
   for (size_t i = 0; i < mine.size(); ++i)
     outcomes[i] = longnet::judge_together(executor_, mine[i], 0, comm, tolerance);
@@ -336,7 +337,7 @@ Conservation conservation(const Executor& executor, Communicator& comm) {
   comm.all_sum(terms.products);
   comm.all_sum(terms.keys);
   return conservation(terms, bound.sharded(), bound.program().output_is_partial(),
-                      executor.law_tolerance());
+                      law_tolerance(executor.rounds_powers(), executor.sharded()));
 }
 
 }  // namespace longnet

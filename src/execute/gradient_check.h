@@ -13,7 +13,7 @@
 
 #include "comm/communicator.h"
 #include "execute/executor.h"
-#include "execute/sample_check.h"
+#include "execute/tolerances.h"
 #include "kernels/row_worker.h"
 
 namespace longnet {

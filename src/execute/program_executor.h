@@ -50,7 +50,7 @@ class ProgramExecutor : public Executor {
     return compare_samples(*bound_, expected);
   }
   int64_t count_nan() const override;
-  Tolerance tolerance(double given, bool) const override { return {.rel_l2 = given}; }
+  bool rounds_powers() const override { return kernel_.rounds_powers(sharded().problem.dtype); }
 
  private:
   void bind(const Schedule& schedule, RankProgram program, int threads,

@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "execute/executor.h"
 #include "execute/program_rows.h"
+#include "execute/tolerances.h"
 
 namespace longnet {
 namespace {
@@ -356,7 +357,7 @@ CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, 
     all.add(one);
   }
   return judge(all, int64_t(comm.sum_of(double(nan_values))), executor.sharded(),
-               executor.tolerance(tolerance, mine.rounded));
+               output_tolerance(executor.rounds_powers(), tolerance, mine.rounded));
 }
 
 CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,

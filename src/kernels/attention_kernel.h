@@ -96,6 +96,8 @@ class AttentionKernel {
   }
   // Enough for attend() too: all mixtures but the exact one by LSE attend once more.
   virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
+  // Whether powers of scores are rounded to 16 bits before their product with V of this storage.
+  virtual bool rounds_powers(DType) const { return false; }
   // Why this pass cannot run with these options; empty: it can.
   std::string why_unsupported(const AttendOptions& options, Pass pass) const {
     if (options.output_dtype != DType::kFloat32)
@@ -131,7 +133,7 @@ inline std::string why_head_dim_unsupported(int64_t head_dim, int64_t most) {
 std::unique_ptr<AttentionKernel> make_reference_kernel();
 // Exact, tiled, fp32 arithmetic over fp32 or bf16 storage (see cpu/attend_simd.h).
 std::unique_ptr<AttentionKernel> make_cpu_kernel();
-// The same with forward passes by AMX tiles, to the errors of fp32 (see cpu/attend_amx_simd.h).
+// The same with forward passes by AMX tiles, of fp32 to its errors (see cpu/attend_amx_simd.h).
 std::unique_ptr<AttentionKernel> make_amx_kernel();
 
 struct KernelInfo {

@@ -90,11 +90,8 @@ class Backend {
                           const RunnerOptions& options) const = 0;
   // Describes the device that walks in the record.
   virtual void record_walking_device(PointRecord& record) const = 0;
-  // Tolerance of the check in a walk. `given`: check.tolerance, 0 for the default.
-  virtual Tolerance walk_tolerance(double given, bool rounded) const = 0;
-  // The same of gradients, and of laws of conservation.
-  virtual double walk_gradient_tolerance(const ShardedProblem& sharded, double given) const = 0;
-  virtual double walk_law_tolerance(const ShardedProblem& sharded) const = 0;
+  // Whether the point's kernel rounds powers to 16 bits (execute/tolerances.h).
+  virtual bool rounds_powers(const PointParams& params) const = 0;
 };
 
 // The backend of a kernel's name. Nothing else decides by names where a kernel runs.

@@ -250,15 +250,7 @@ class GpuBackend final : public GpuPlanning {
     clocks.look();
     clocks.write(record, nullptr);
   }
-  Tolerance walk_tolerance(double given, bool rounded) const override {
-    return device_tolerance(given, rounded);
-  }
-  double walk_gradient_tolerance(const ShardedProblem&, double given) const override {
-    return given > 0 ? given : kDeviceGradientTolerance;
-  }
-  double walk_law_tolerance(const ShardedProblem& sharded) const override {
-    return device_law_tolerance(sharded);
-  }
+  bool rounds_powers(const PointParams&) const override { return true; }
 };
 
 }  // namespace

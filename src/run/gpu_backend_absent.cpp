@@ -21,9 +21,7 @@ class AbsentGpus final : public GpuPlanning {
   double attend_rate(const PointParams&) const override { refuse(); }
   double peak_now(const PointParams&, double, const RunnerOptions&) const override { refuse(); }
   void record_walking_device(PointRecord&) const override { refuse(); }
-  Tolerance walk_tolerance(double, bool) const override { refuse(); }
-  double walk_gradient_tolerance(const ShardedProblem&, double) const override { refuse(); }
-  double walk_law_tolerance(const ShardedProblem&) const override { refuse(); }
+  bool rounds_powers(const PointParams&) const override { refuse(); }
 };
 
 }  // namespace

@@ -19,9 +19,9 @@ struct RunnerOptions {
 };
 
 // Collective over the ranks of `comm`. The record is complete on rank 0. A point is ok only when
-// its sampled queries agree in every run with the reference (on GPUs within what 16-bit storage
-// allows), its counted bytes and messages equal the predicted ones, and its memory is the
-// predicted: of a GPU that of its slots.
+// its sampled queries agree in every run with the reference (execute/tolerances.h), its counted
+// bytes and messages equal the predicted ones, and its memory is the predicted: of a GPU that of
+// its slots.
 PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, Communicator& comm);
 
 // Ablations of a point: the time that overlap hides, and the cost of fragmented attends.

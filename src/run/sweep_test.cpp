@@ -143,7 +143,10 @@ TEST(Backend, KernelsRunOnHostOrGpu) {
   p.kernel = "cuda";
   EXPECT_NE(backend_of("cuda").why_kernel_unsupported(p), "");  // fp32
   EXPECT_EQ(backend_of("cuda").workspace_bytes(p, 2), 0);
-  EXPECT_EQ(backend_of("cpu").walk_tolerance(1e-3, false).rel_l2, 1e-3);
+  p.kernel = "cpu_amx";
+  EXPECT_FALSE(backend_of("cpu_amx").rounds_powers(p));
+  p.problem.dtype = DType::kBFloat16;
+  EXPECT_TRUE(backend_of("cpu_amx").rounds_powers(p));
 }
 
 // The samples of a point take milliseconds: others are seen beside all of it and what came before.

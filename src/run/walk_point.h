@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "execute/tolerances.h"
 #include "run/backend.h"
 #include "run/shard_journal.h"
 #include "schedule/accounting.h"
@@ -72,9 +73,10 @@ struct WalkData {
   int warmup() const { return int(options.measure.warmup); }
   CheckOutcome judged(const SampleErrors& errors, int64_t nan_values) const {
     return judge(errors, nan_values, sharded,
-                 backend.walk_tolerance(options.check.tolerance,
-                                        sharded.problem.output_dtype == DType::kBFloat16));
+                 output_tolerance(rounds_powers(), options.check.tolerance,
+                                  sharded.problem.output_dtype == DType::kBFloat16));
   }
+  bool rounds_powers() const { return backend.rounds_powers(plan.point.params); }
 };
 
 // From the journal of a walk to the record of its point: timing, content, check, memory and

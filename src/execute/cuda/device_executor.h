@@ -27,23 +27,6 @@
 
 namespace longnet {
 
-// Largest relative L2 error that counts as right for 16-bit storage of probabilities: 4e-3.
-inline constexpr double kDeviceTolerance = 4e-3, kDeviceLseTolerance = 1e-4;
-// The same of gradients, which are products of more factors, and of sums over the rows of a
-// sequence, whose roundings are independent: divided by the square root of their number.
-inline constexpr double kDeviceGradientTolerance = 5e-3, kDeviceLawTolerance = 1e-2;
-inline double device_law_tolerance(const ShardedProblem& sharded) {
-  return kDeviceLawTolerance / std::sqrt(double(sharded.problem.seq_len));
-}
-// Returns the largest errors that pass the check. `given`: the relative L2 error, 0 for the
-// default. `rounded`: the output was sent or is stored in bf16.
-inline Tolerance device_tolerance(double given, bool rounded = false) {
-  // Where a kernel's error is near half a unit, both sides round to different values now and then.
-  constexpr double kHalfBf16Unit = 1.0 / 256;
-  return {.rel_l2 = given > 0 ? given : kDeviceTolerance + (rounded ? kHalfBf16Unit : 0),
-          .lse = kDeviceLseTolerance};
-}
-
 // One op of a bound program, prepared for a GPU: its lists of tasks are in device memory.
 struct DeviceOp {
   Prepared work;                 // communication of virtual ranks: generates what others would send
@@ -108,11 +91,7 @@ class DeviceExecutor final : public Executor {
 
   SampleErrors compare(const ExpectedRows& expected) const override;
   int64_t count_nan() const override;
-  Tolerance tolerance(double given, bool rounded) const override {
-    return device_tolerance(given, rounded);
-  }
-  double gradient_tolerance() const override { return kDeviceGradientTolerance; }
-  double law_tolerance() const override { return device_law_tolerance(sharded()); }
+  bool rounds_powers() const override { return true; }
   std::shared_ptr<const BoundProgram> on_host(std::span<const int> slots) const override;
   void read(std::span<const std::byte> from, std::byte* into) const override {
     compute_.copy(into, from.data(), int64_t(from.size()));

@@ -117,6 +117,14 @@ HWY_INLINE void store_pairs(FloatVec low, FloatVec high, uint32_t* to) {
   }
 }
 
+// One piece is rounded: numbers that are all cut down would not average out.
+template <int kPieces>
+HWY_INLINE FloatVec rounded_to(FloatVec x) {
+  if constexpr (kPieces > 1) return x;
+  const hn::RebindToUnsigned<FloatTag> du;
+  return hn::BitCast(FloatTag(), hn::Add(hn::BitCast(du, x), hn::Set(du, 0x8000u)));
+}
+
 HWY_INLINE void transpose(uint32_t* tile) {
   const auto lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   __m512i rows[kTileSide];

@@ -26,7 +26,6 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kAmxRows = 2 * kTileSide;  // two tiles of queries
 constexpr int64_t kAmxChunkRows = 2048;
-constexpr int64_t kPowerPieces = 3;
 static_assert(kAmxChunkRows % kAmxRows == 0 && kPanelKeys % kTileDepth == 0);
 
 // Scratch memory of a task. A block of 16 queries has vectors of maxima and of sums of each column.
@@ -35,7 +34,7 @@ struct AmxWorkspace {
   uint32_t* q;   // [kAmxChunkRows / 16][padded / 32][pieces] tiles B
   uint32_t* k;   // [kPanelKeys / 16][padded / 32][pieces] tiles A
   uint32_t* v;   // [padded / 16][kPanelKeys / 32][pieces] tiles A
-  uint32_t* p;   // [2][kPanelKeys / 32][kPowerPieces] tiles B
+  uint32_t* p;   // [2][kPanelKeys / 32][pieces] tiles B
   float* s;      // [2][kPanelKeys][16], scores; then [2][32][16], products with V
   float* sums;   // [kAmxChunkRows / 16][padded + 1][16]: O and l of the current group of panels
   float* outer;  // the same of the groups before
@@ -53,7 +52,7 @@ struct AmxWorkspace {
     q = words(kAmxChunkRows * padded / 2 * pieces);
     k = words(kPanelKeys * padded / 2 * pieces);
     v = words(kPanelKeys * padded / 2 * pieces);
-    p = words(kAmxRows * kPanelKeys / 2 * kPowerPieces);
+    p = words(kAmxRows * kPanelKeys / 2 * pieces);
     s = scratch.take(kAmxRows * kPanelKeys);
     sums = scratch.take(kAmxChunkRows * (padded + 1));
     outer = scratch.take(kAmxChunkRows * (padded + 1));
@@ -123,9 +122,9 @@ class AmxChunk {
     for (int64_t i = 0; i < 2; ++i)
       take_powers(block + i, ws_.s + i * kBlockScores, steps, ws_.p + i * kBlockPowers);
     for (int64_t c = 0; c < ws_.padded; c += 2 * kTileSide) {
-      multiply_blocks<kPieces, kPowerPieces>(
+      multiply_blocks<kPieces, kPieces>(
           {ws_.v + c / kTileSide * kPanelSteps * tile, kPanelSteps * tile, tile},
-          {ws_.p, kBlockPowers, kPowerPieces * kTileWords}, steps, ws_.s, 2 * kTileWords);
+          {ws_.p, kBlockPowers, kPieces * kTileWords}, steps, ws_.s, 2 * kTileWords);
       for (int64_t i = 0; i < 2; ++i)
         add_floats(ws_.sums + (block + i) * sums_of_block() + c * kTileSide,
                    ws_.s + i * 2 * kTileWords, 2 * kTileWords);
@@ -168,7 +167,7 @@ class AmxChunk {
  private:
   static constexpr int64_t kPanelSteps = kPanelKeys / kTileDepth;
   static constexpr int64_t kBlockScores = kPanelKeys * kTileSide;
-  static constexpr int64_t kBlockPowers = kPanelSteps * kPowerPieces * kTileWords;
+  static constexpr int64_t kBlockPowers = kPanelSteps * kPieces * kTileWords;
 
   int64_t tiles_of_row() const { return ws_.padded / kTileDepth * kPieces; }
   int64_t sums_of_block() const { return (ws_.padded + 1) * kTileSide; }
@@ -246,7 +245,8 @@ class AmxChunk {
             df, hn::MulSub(scale, hn::Load(df, s + (kTileSide + i) * kTileSide), maximum));
         low_sum = hn::Add(low_sum, low);
         high_sum = hn::Add(high_sum, high);
-        store_pairs<kPowerPieces>(low, high, p + step * kPowerPieces * kTileWords + i * kTileSide);
+        store_pairs<kPieces>(rounded_to<kPieces>(low), rounded_to<kPieces>(high),
+                             p + step * kPieces * kTileWords + i * kTileSide);
       }
     float* const l = ws_.sums + block * sums_of_block() + ws_.padded * kTileSide;
     hn::Store(hn::Add(hn::Load(df, l), hn::Add(low_sum, high_sum)), df, l);

@@ -3,8 +3,9 @@
 // A tile product adds A[16][32] B[32][16] of bf16 numbers to C[16][16] of fp32, at 16 times the
 // rate of fp32 multiply-adds. An fp32 number is the sum of three bf16 numbers of 8 bits each, and
 // the product of two such sums that of six products of pieces up to 2^-24 ("bf16x3", Henry et al.,
-// "Leveraging the bfloat16 artificial intelligence datatype", 2019). Errors are those of fp32: K, Q
-// and V of fp32 storage have three pieces, of bf16 storage one, and powers P always three.
+// "Leveraging the bfloat16 artificial intelligence datatype", 2019): errors are those of fp32. With
+// bf16 storage all have one piece, powers P too, which are rounded to it and summed in fp32 before;
+// errors are those of kernels of GPUs (AttentionKernel::rounds_powers).
 //
 //   for each chunk of 2048 query rows       Q in tiles, by columns; sums of O by columns
 //     for each panel of 128 keys            K in tiles; V in tiles, by columns

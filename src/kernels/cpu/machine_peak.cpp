@@ -130,7 +130,7 @@ double measure_fma_peak_flops(int threads, double seconds) {
 
 double forward_peak_over_fma(std::string_view kernel, DType dtype) {
   if (kernel != "cpu_amx") return 1.0;
-  return dtype == DType::kFloat32 ? 16.0 / 6 : 16.0 / 2;
+  return dtype == DType::kFloat32 ? 16.0 / 6 : 16.0;
 }
 
 double run_fma(int threads, double flops) {

@@ -33,8 +33,8 @@ class ScopedSimdTarget {
 double measure_fma_peak_flops(int threads, double seconds);
 
 // The highest rate of a kernel's forward pass over that of these multiply-adds: what `cpu_amx` sums
-// in bf16 tiles runs at 16 times their rate at the same clock, six products in the place of one for
-// fp32, one of Q and K and three of P and V for bf16 (see attend_amx_simd.h). 1: other kernels.
+// in bf16 tiles runs at 16 times their rate at the same clock, for fp32 six products in the place
+// of one (see attend_amx_simd.h). 1: other kernels.
 double forward_peak_over_fma(std::string_view kernel, DType dtype);
 
 // Runs about `flops` such operations on `threads` threads at once; returns those that it ran.

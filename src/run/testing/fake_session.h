@@ -42,7 +42,6 @@ class FakeExecutor final : public Executor {
   bool times_every_run() const override { return every_run; }
   SampleErrors compare(const ExpectedRows&) const override { return {}; }
   int64_t count_nan() const override { return 0; }
-  Tolerance tolerance(double given, bool) const override { return {.rel_l2 = given}; }
 
   std::map<RunMode, double> seconds{{RunMode::kFull, 5},
                                     {RunMode::kComputeOnly, 3},

@@ -1,0 +1,37 @@
+// Largest errors that count as right, by how a kernel multiplies powers of scores with V: in fp32,
+// or rounded to 16 bits, as kernels of GPUs and cpu_amx with bf16 storage do.
+#pragma once
+#include <cmath>
+
+#include "execute/sample_check.h"
+
+namespace longnet {
+
+// Of 16-bit powers: the relative L2 error of O, and the error of LSE.
+inline constexpr double kRoundedPowersTolerance = 4e-3, kRoundedPowersLseTolerance = 1e-4;
+// The same of gradients, which are products of more factors, and of sums over the rows of a
+// sequence, whose roundings are independent: divided by the square root of their number.
+inline constexpr double kRoundedGradientTolerance = 5e-3, kRoundedLawTolerance = 1e-2;
+inline constexpr double kLawTolerance = 1e-6;  // of fp32
+
+// Returns the largest errors of O that pass. `given`: the relative L2 error, 0 for the default.
+// `rounded_output`: O was sent or is stored in bf16.
+inline Tolerance output_tolerance(bool rounds_powers, double given, bool rounded_output) {
+  if (!rounds_powers) return {.rel_l2 = given};
+  // Where a kernel's error is near half a unit, both sides round to different values now and then.
+  constexpr double kHalfBf16Unit = 1.0 / 256;
+  const double usual = kRoundedPowersTolerance + (rounded_output ? kHalfBf16Unit : 0);
+  return {.rel_l2 = given > 0 ? given : usual, .lse = kRoundedPowersLseTolerance};
+}
+
+// The same of the relative L2 errors of gradients, and of laws of conservation (gradient_check.h).
+inline double gradient_tolerance(bool rounds_powers, const ShardedProblem& s, double given) {
+  if (given > 0) return given;
+  return rounds_powers ? kRoundedGradientTolerance : 2 * check_tolerance(s);
+}
+inline double law_tolerance(bool rounds_powers, const ShardedProblem& s) {
+  return rounds_powers ? kRoundedLawTolerance / std::sqrt(double(s.problem.seq_len))
+                       : kLawTolerance;
+}
+
+}  // namespace longnet
