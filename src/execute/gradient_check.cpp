@@ -184,7 +184,6 @@ GradientErrors compare_gradients(const BoundProgram& bound, const ExpectedGradie
 
 std::array<CheckOutcome, 3> judge_gradients(const GradientErrors& errors,
                                             const ShardedProblem& sharded, double tolerance) {
-  if (tolerance <= 0) tolerance = 2 * check_tolerance(sharded);
   std::array<CheckOutcome, 3> outcomes;
   for (size_t i = 0; i < errors.size(); ++i)
     outcomes[i] = judge(errors[i], 0, sharded, {.rel_l2 = tolerance});

@@ -57,8 +57,7 @@ ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionP
 using FetchRow = std::function<std::span<const float>(std::span<const float>)>;
 GradientErrors compare_gradients(const BoundProgram& bound, const ExpectedGradients& expected,
                                  const FetchRow& fetch = {});
-// Outcomes of gradients, whose tolerance is twice that of an output where it is not given: a
-// gradient is a product of more factors.
+// Outcomes of gradients against the largest relative L2 error that passes (tolerances.h).
 std::array<CheckOutcome, 3> judge_gradients(const GradientErrors& errors,
                                             const ShardedProblem& sharded, double tolerance);
 // The outcome of an output together with those of its gradients: the worst of each figure.

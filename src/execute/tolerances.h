@@ -24,7 +24,8 @@ inline Tolerance output_tolerance(bool rounds_powers, double given, bool rounded
   return {.rel_l2 = given > 0 ? given : usual, .lse = kRoundedPowersLseTolerance};
 }
 
-// The same of the relative L2 errors of gradients, and of laws of conservation (gradient_check.h).
+// The same of the relative L2 errors of gradients, products of more factors than an output, and of
+// laws of conservation (gradient_check.h).
 inline double gradient_tolerance(bool rounds_powers, const ShardedProblem& s, double given) {
   if (given > 0) return given;
   return rounds_powers ? kRoundedGradientTolerance : 2 * check_tolerance(s);

@@ -12,6 +12,7 @@
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "execute/program_executor.h"
+#include "execute/tolerances.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
@@ -304,7 +305,8 @@ WalkedGradients walk_gradients(const Case& c, int ranks, Pass pass, int64_t batc
   }
   for (const size_t tensor : {1, 2})  // each key once, whichever unit completes it
     EXPECT_EQ(errors[tensor].chosen, int64_t(keys.keys.size())) << c.algorithm;
-  found.outcomes = judge_gradients(errors, whole, 0);
+  found.outcomes =
+      judge_gradients(errors, whole, gradient_tolerance(/*rounds_powers=*/false, whole, 0));
   found.conserved = conservation(found.laws, whole, true);
   return found;
 }
