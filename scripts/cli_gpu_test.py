@@ -191,8 +191,13 @@ class Gpu(Case):
         for transport in ("nccl", "nccl_registered"):
             self.run_config("h100-8", *sweep, *samples, "--transport", transport, gpus=2, out=transport)
         both = (str(self.path / "nccl"), str(self.path / "nccl_registered"))
+        for folder in both:  # emulated by busy cores
+            file = pathlib.Path(folder) / "result.json"
+            result = json.loads(file.read_text())
+            result["summary"]["disturbed"] = {}
+            file.write_text(json.dumps(result))
         self.assertIn("nothing could be compared", self.expect(1, "compare", *both).stdout)
-        self.assertRegex(self.expect(0, "compare", *both, "--threshold", "10000%", "--any-transport").stdout, "missing 0 : no regression among 1\n")
+        self.assertRegex(self.expect(0, "compare", *both, "--threshold", "10000%", "--any-transport").stdout, "missing 0 : no regression among 1 decided points\n")
 
     def test_clocks_and_links_by_nvml(self):
         out = self.expect(0, "env", "--json", str(self.path / "env.json"), LONGNET_EMULATED_GPUS="2").stdout

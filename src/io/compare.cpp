@@ -49,8 +49,20 @@ std::string obstacle(const PointRecord& base, const PointRecord* now, const Comp
   return "";
 }
 
+// "base: samples are 1.8 times apart", or "".
+std::string disturbance(const std::string& id, const Result& base, const Result& now) {
+  std::vector<std::string> found;
+  const auto look = [&](const char* side, const std::map<std::string, std::string>& disturbed) {
+    if (const auto why = disturbed.find(id); why != disturbed.end())
+      found.push_back(concat(side, why->second));
+  };
+  look("base: ", base.summary.disturbed);
+  look("new: ", now.summary.disturbed);
+  return join(found, "; ");
+}
+
 ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
-                            const CompareOptions& o) {
+                            const std::string& disturbed, const CompareOptions& o) {
   ComparedPoint p{.id = base.id, .params = base.params};
   p.base_s = is_ok(base) ? base.timing.median_s : kNotMeasured;
   p.new_s = now && is_ok(*now) ? now->timing.median_s : kNotMeasured;
@@ -60,6 +72,11 @@ ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
   if (!p.note.empty()) return p;
   p.ratio = p.base_s > 0 ? p.new_s / p.base_s : kNotMeasured;
   if (!has_noise(base.source)) return p;
+  if (!disturbed.empty()) {
+    p.verdict = CompareClass::kDisturbed;
+    p.note = disturbed;
+    return p;
+  }
   const std::vector<double>&then = base.timing.samples_s, &samples = now->timing.samples_s;
   p.smallest_p = smallest_p_value(then.size(), samples.size());
   if (p.smallest_p < 1) p.p_value = mann_whitney(then, samples).p_value;
@@ -68,13 +85,20 @@ ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
 
 // `tested`: points that Holm's correction counts.
 CompareClass classify(const ComparedPoint& p, int64_t tested, const CompareOptions& o) {
-  if (!std::isfinite(p.ratio)) return p.verdict;  // skipped or missing
+  if (!p.note.empty() || !std::isfinite(p.ratio)) return p.verdict;  // disturbed, skipped, missing
   const bool noise = p.smallest_p > 0;
   if (noise && !(p.smallest_p * double(tested) < o.alpha)) return CompareClass::kUndecided;
   const bool slower = p.ratio > 1 + o.threshold, faster = p.ratio < 1 / (1 + o.threshold);
   if (!slower && !faster) return CompareClass::kSame;
   if (noise && !(p.p_adjusted < o.alpha)) return CompareClass::kAmbiguous;
   return slower ? CompareClass::kSlower : CompareClass::kFaster;
+}
+
+// "h100-ndr400 (0123456789ab)", or "" of real runs.
+std::string cluster_text(const RunInfo& run) {
+  return run.cluster.is_null()
+             ? ""
+             : concat(run.cluster.text("name"), " (", run.cluster_sha256.substr(0, 12), ")");
 }
 
 std::vector<EnvironmentDifference> environment_differences(const Result& a, const Result& b) {
@@ -111,7 +135,9 @@ std::vector<EnvironmentDifference> environment_differences(const Result& a, cons
   compare_texts(x.device_software, y.device_software);
   compare("mode", a.run.mode, b.run.mode);
   compare("transport", a.run.transport, b.run.transport);
-  compare("world size", a.run.world_size, b.run.world_size);
+  compare("cluster", cluster_text(a.run), cluster_text(b.run));
+  if (a.run.mode != "simulated" && b.run.mode != "simulated")  // of these it is the cluster's
+    compare("world size", a.run.world_size, b.run.world_size);
   compare_texts(x.variables, y.variables);
   return differences;
 }
@@ -143,7 +169,7 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
   PointsById in_base = by_id(base.points), in_now = by_id(now.points);
   std::vector<double> p_values;
   for (const PointRecord& r : base.points) {
-    c.points.push_back(compare_point(r, in_now[r.id], options));
+    c.points.push_back(compare_point(r, in_now[r.id], disturbance(r.id, base, now), options));
     p_values.push_back(c.points.back().p_value);
   }
   const std::vector<double> adjusted = holm_adjust(p_values);
@@ -166,9 +192,15 @@ Comparison compare_results(const Result& base, const Result& now, const CompareO
 std::string conclusion(const Comparison& c) {
   if (c.regressed()) return "REGRESSION";
   if (c.compared() == 0) return "nothing could be compared";
-  if (c.decided() == 0) return "cannot decide: too few samples";
-  return concat("no regression among ", c.decided(), " decided, ", c.compared() - c.decided(),
-                " undecided");
+  std::vector<std::string> open;
+  using enum CompareClass;
+  for (const CompareClass k : {kAmbiguous, kUndecided, kDisturbed})
+    if (const int64_t count = c.count(k); count > 0)
+      open.push_back(concat(count, " ", to_string(k)));
+  if (c.decided() == 0)
+    return concat("cannot decide (", join(open, ", "), "): measure again, with more samples");
+  return concat("no regression among ", c.decided(), " decided points",
+                open.empty() ? "" : concat(" (", join(open, ", "), ")"));
 }
 
 JsonNode comparison_json(const Comparison& c) {

@@ -10,8 +10,8 @@
 //
 // Few samples cannot reach alpha, whatever they are: three against three give p = 0.1 at best, and
 // Holm's correction multiplies by the number of points. Points without noise (simulated) are judged
-// by the ratio alone. A point that neither side ran, by its own choice or for memory, is skipped;
-// one that only one side has a time of is missing.
+// by the ratio alone. Disturbed points (disturbed.h) decide nothing. A point that neither side ran,
+// by its own choice or for memory, is skipped; one that only one side has a time of is missing.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -30,9 +30,20 @@ struct CompareOptions {
   bool any_transport = false;  // compares points whose bytes went other ways
 };
 
-enum class CompareClass { kFaster, kSlower, kSame, kAmbiguous, kUndecided, kSkipped, kMissing };
+// Those of points with a time on both sides come first, of them those with a verdict.
+enum class CompareClass {
+  kFaster,
+  kSlower,
+  kSame,
+  kAmbiguous,
+  kUndecided,
+  kDisturbed,
+  kSkipped,
+  kMissing
+};
 constexpr auto texts_of(CompareClass) {
-  return texts("faster", "slower", "same", "ambiguous", "undecided", "skipped", "missing");
+  return texts("faster", "slower", "same", "ambiguous", "undecided", "disturbed", "skipped",
+               "missing");
 }
 
 struct ComparedPoint {
@@ -44,7 +55,7 @@ struct ComparedPoint {
   double smallest_p = 0;  // that so many samples can reach; 0 without noise
   CompareClass verdict = CompareClass::kMissing;
   bool broken = false;  // was ok, and is now recorded as failed
-  std::string note{};   // why it is skipped or missing
+  std::string note{};   // why it is disturbed, skipped or missing
 };
 
 struct EnvironmentDifference {
@@ -67,14 +78,14 @@ struct Comparison {
   }
   int64_t decided() const {
     using enum CompareClass;
-    return compared() - count(kAmbiguous) - count(kUndecided);
+    return count(kFaster) + count(kSlower) + count(kSame);
   }
 };
 
 Comparison compare_results(const Result& base, const Result& now,
                            const CompareOptions& options = {});
 
-// "REGRESSION", "no regression among 20 decided, 2 undecided", or why nothing could be said.
+// "REGRESSION", "no regression among 20 decided points (2 undecided)", or why that is not known.
 std::string conclusion(const Comparison& comparison);
 
 // { "threshold", "summary", "environment": [{what, base, now}],

@@ -94,7 +94,7 @@ TEST(Compare, WhatNeitherSideRanIsSkippedNotMissing) {
   const Comparison c = compare_results(with(kSkippedExcluded), with(kSkippedExcluded));
   EXPECT_EQ(c.compared(), 1);
   EXPECT_THAT(table_of(c),
-              HasSubstr("skipped 1 missing 0 : no regression among 1 decided, 0 undecided"));
+              HasSubstr("skipped 1 missing 0 : no regression among 1 decided points\n"));
 }
 
 // Two samples against two can never differ certainly: that is not "same".
@@ -106,7 +106,7 @@ TEST(Compare, TooFewSamplesDecideNothing) {
     const Comparison c = compare_results(run(n, 1), run(n, 7));
     EXPECT_EQ(c.count(CompareClass::kUndecided), 2) << n;
     EXPECT_EQ(c.decided(), 0);
-    EXPECT_THAT(table_of(c), HasSubstr("cannot decide: too few samples"));
+    EXPECT_THAT(table_of(c), HasSubstr("cannot decide (2 undecided)"));
   }
   EXPECT_EQ(compare_results(run(5, 1), run(5, 7)).count(CompareClass::kSame), 2);
 }
@@ -132,8 +132,28 @@ TEST(Compare, HolmGuardsAgainstManyPoints) {
   EXPECT_EQ(c.count(CompareClass::kSlower) + c.count(CompareClass::kFaster), 0);
   const int64_t ambiguous = c.count(CompareClass::kAmbiguous);
   EXPECT_GT(ambiguous, 0);
-  EXPECT_EQ(conclusion(c),
-            concat("no regression among ", 200 - ambiguous, " decided, ", ambiguous, " undecided"));
+  EXPECT_EQ(conclusion(c), concat("no regression among ", 200 - ambiguous, " decided points (",
+                                  ambiguous, " ambiguous)"));
+}
+
+// A point that either run names disturbed has its class and reason, and decides nothing.
+TEST(Compare, DisturbedPointsDecideNothing) {
+  Result base = result({record("a", 1), record("b", 1)});
+  Result now = result({record("a", 2, 0.01, 20, 2), record("b", 1, 0.01, 20, 3)});
+  EXPECT_TRUE(compare_results(base, now).regressed());
+  now.summary.disturbed["a"] = "samples are 1.8 times apart";
+  Comparison c = compare_results(base, now);
+  EXPECT_EQ(c.points[0].verdict, CompareClass::kDisturbed);
+  EXPECT_EQ(c.points[0].note, "new: samples are 1.8 times apart");
+  EXPECT_NEAR(c.points[0].ratio, 2, 0.1);
+  EXPECT_FALSE(std::isfinite(c.points[0].p_value));  // Holm's correction does not count it
+  EXPECT_FALSE(c.regressed());
+  EXPECT_EQ(conclusion(c), "no regression among 1 decided points (1 disturbed)");
+  base.summary.disturbed["b"] = "other programs used 31 % of the cores";
+  c = compare_results(base, now);
+  EXPECT_EQ(c.points[1].note, "base: other programs used 31 % of the cores");
+  EXPECT_EQ(c.decided(), 0);
+  EXPECT_THAT(table_of(c), HasSubstr("cannot decide (2 disturbed)"));
 }
 
 TEST(Compare, SimulatedPointsHaveNoNoise) {
@@ -157,6 +177,31 @@ TEST(Compare, JsonSaysWhatTheTableSays) {
   EXPECT_DOUBLE_EQ(points[0].real("ratio"), c.points[0].ratio);
   EXPECT_EQ(points[1].text("verdict"), "missing");
   EXPECT_TRUE(points[1].find("new_s")->is_null());
+}
+
+TEST(Compare, SimulatedResultsDifferByTheirClusterNotByAWorldSize) {
+  const auto on = [](const char* cluster, int gpus) {
+    Result r = result({record("a", 1)});
+    r.run.mode = "simulated";
+    r.run.world_size = gpus;
+    r.run.cluster = JsonNode::object({{"name", cluster}});
+    r.run.cluster_sha256 = concat(cluster, "-0123456789");
+    return r;
+  };
+  const auto differences = [](const Result& base, const Result& now) {
+    std::string text;
+    for (const EnvironmentDifference& d : compare_results(base, now).environment)
+      text += concat(d.what, ": ", d.base, " -> ", d.now, "\n");
+    return text;
+  };
+  EXPECT_EQ(differences(on("x", 8), on("y", 4096)),
+            "cluster: x (x-0123456789) -> y (y-0123456789)\n");
+  Result real = result({record("a", 1)});
+  EXPECT_EQ(differences(real, on("x", 8)),
+            "mode: real -> simulated\ncluster: - -> x (x-0123456789)\n");
+  Result more = real;
+  more.run.world_size = 2;
+  EXPECT_EQ(differences(real, more), "world size: 1 -> 2\n");
 }
 
 TEST(Compare, TableStartsWithTheEnvironment) {
