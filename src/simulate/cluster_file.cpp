@@ -70,7 +70,7 @@ class FileObject : public JsonReader {
   // { "value": ..., "source": "..." }
   template <class T>
   void sourced(std::string_view key, T& value, std::string& source_of_value) {
-    object(key, [&](FileObject& inner) {
+    object(key, "write { \"value\": ..., \"source\": \"...\" }", [&](FileObject& inner) {
       inner.field("value", value);
       inner.source(source_of_value);
     });
@@ -94,12 +94,13 @@ class FileObject : public JsonReader {
   }
   template <class Fn>
   void object(std::string_view key, Fn fn) {
+    object(key, "an object; see those of configs/clusters/", fn);
+  }
+  template <class Fn>
+  void object(std::string_view key, std::string_view hint, Fn fn) {
     const JsonNode* const given = take(key);
-    if (!has(key, true)) return missing(key, "an object; see those of configs/clusters/");
-    FileObject inner(given, path_of(key), problems(), writing_);
-    fn(inner);
-    inner.unknown_keys();
-    write(key, inner.written);
+    if (!has(key, true)) return missing(key, hint);
+    write(key, written_part(given, path_of(key), hint, fn));
   }
   // `hint`: of a list that must be there and have items; "" for others.
   template <class T>
@@ -110,30 +111,35 @@ class FileObject : public JsonReader {
     if (n && !is_list) problems().add(*n, path_of(key), "must be a list", "leave it out for none");
     if (is_list) values.resize(n->items.size());
     JsonNode items = JsonNode::array();
-    for (size_t i = 0; i < values.size(); ++i) {
-      FileObject item(is_list ? &n->items[i] : nullptr, concat(path_of(key), "[", i, "]"),
-                      problems(), writing_);
-      fields(item, values[i]);
-      item.unknown_keys();
-      items.push(item.written);
-    }
+    for (size_t i = 0; i < values.size(); ++i)
+      items.push(written_part(is_list ? &n->items[i] : nullptr, concat(path_of(key), "[", i, "]"),
+                              hint, [&](FileObject& item) { fields(item, values[i]); }));
     if (!values.empty()) write(key, items);
   }
 
  private:
+  // Reads an object by `fn`, and returns it as it is written. Anything else is one problem.
+  template <class Fn>
+  JsonNode written_part(const JsonNode* given, const std::string& path, std::string_view hint,
+                        Fn fn) {
+    if (given && !given->is_object()) {
+      problems().add(*given, path, concat("must be an object, is ", given->kind_name()), hint);
+      return {};
+    }
+    FileObject part(given, path, problems(), writing_);
+    fn(part);
+    part.unknown_keys();
+    return part.written;
+  }
   void write(std::string_view key, const JsonNode& value) { written.set(std::string(key), value); }
   bool writing_;
 };
 
 void quantity(FileObject& f, std::string_view key, Quantity& q, const Kind& kind) {
-  if (!f.has(key, kind.required || !q.source.empty())) {
-    if (kind.required) f.missing(key, "write { \"value\": 1, \"source\": \"...\" }");
-    return;
-  }
-  const JsonNode* given = f.node().find(key);
-  f.object(key, [&](FileObject& inner) {
+  if (!kind.required && !f.has(key, !q.source.empty())) return;
+  f.object(key, "write { \"value\": 1, \"source\": \"...\" }", [&](FileObject& inner) {
     inner.field("value", q.value, kind.limits);
-    if (given && given->is_object()) inner.require({"value"}, "a number");
+    inner.require({"value"}, "a number");
     if (kind.whole && q.value != std::floor(q.value))
       inner.problems().add(inner.node(), inner.path_of("value"),
                            concat("must be whole, is ", q.value), "count them");
@@ -142,9 +148,7 @@ void quantity(FileObject& f, std::string_view key, Quantity& q, const Kind& kind
 }
 
 void alpha(FileObject& f, AlphaBand& a) {
-  if (!f.has("alpha_s", true))
-    return f.missing("alpha_s", "write { \"value\": 1e-6, \"source\": \"...\" }");
-  f.object("alpha_s", [&](FileObject& inner) {
+  f.object("alpha_s", "write { \"value\": 1e-6, \"source\": \"...\" }", [&](FileObject& inner) {
     if (inner.has("value", !a.is_band())) {
       inner.field("value", a.seconds[0], kSeconds);
       a.seconds[1] = a.seconds[2] = a.seconds[0];
@@ -240,13 +244,11 @@ void fields(FileObject& f, TopologySpec& t) {
     quantity(f, "nodes_per_leaf", t.nodes_per_leaf, kCount);
     quantity(f, "taper", t.taper, {.limits = kRatio});
   } else if (t.kind == TopologyKind::kTorus) {
-    if (f.has("dimensions", true))
-      f.object("dimensions", [&](FileObject& dimensions) {
-        dimensions.integers("value", t.dimensions, "a list of nodes along each dimension");
-        dimensions.source(t.dimensions_source);
-      });
-    else
-      f.missing("dimensions", "{ \"value\": [4, 4, 4], \"source\": \"...\" }");
+    const std::string_view form = "write { \"value\": [4, 4, 4], \"source\": \"...\" }";
+    f.object("dimensions", form, [&](FileObject& dimensions) {
+      dimensions.integers("value", t.dimensions, "a list of nodes along each dimension");
+      dimensions.source(t.dimensions_source);
+    });
     quantity(f, "link_bytes_per_s", t.link_bytes_per_s, {});
   } else if (t.kind == TopologyKind::kDragonfly) {
     quantity(f, "nodes_per_group", t.nodes_per_group, kCount);
@@ -333,6 +335,7 @@ ClusterSpec parse_cluster(std::string_view text, const std::string& path) {
   Problems problems;
   ClusterSpec c;
   FileObject f(&root, "", problems, /*writing=*/false);
+  problems.throw_if_any();  // the root is no object
   double version = 0;
   f.take("$schema");  // for editors
   f.field("schema_version", version, {.min = 1, .max = 1});

@@ -85,6 +85,32 @@ TEST(Cluster, ReportsEveryProblemWithItsPlace) {
         << nodes;
 }
 
+// One error, with the form that is expected.
+TEST(Cluster, WhatIsNoObjectIsOneError) {
+  const auto error_with = [](std::vector<std::string> path, const JsonNode& value) {
+    JsonNode cluster = parse_json(h100(), "h100");
+    JsonNode* at = &cluster;
+    for (size_t i = 0; i + 1 < path.size(); ++i) at = at->find(path[i]);
+    at->set(path.back(), value);
+    return usage_error([&] { parse_cluster(dump_json(cluster), "c.json"); });
+  };
+  const std::string form = "\n  hint: write { \"value\": 1, \"source\": \"...\" }";
+  EXPECT_EQ(error_with({"nodes"}, 512), "c.json:1: nodes: must be an object, is an integer" + form);
+  EXPECT_EQ(error_with({"links", "inter", "overhead_s"}, 1e-7),
+            "c.json:1: links.inter.overhead_s: must be an object, is a number" + form);
+  EXPECT_EQ(error_with({"links", "inter", "alpha_s"}, 1.5e-6),
+            "c.json:1: links.inter.alpha_s: must be an object, is a number\n"
+            "  hint: write { \"value\": 1e-6, \"source\": \"...\" }");
+  EXPECT_EQ(error_with({"async_progress"}, true),
+            "c.json:1: async_progress: must be an object, is a boolean\n"
+            "  hint: write { \"value\": ..., \"source\": \"...\" }");
+  EXPECT_THAT(
+      error_with({"device", "attend"}, JsonNode::array().push(3)),
+      testing::StartsWith("c.json:1: device.attend[0]: must be an object, is an integer\n"));
+  EXPECT_EQ(usage_error([] { parse_cluster("3", "c.json"); }),
+            "c.json:1: must be an object, is an integer\n  hint: write { \"key\": value, ... }");
+}
+
 TEST(Cluster, NumbersThatNoMachineHasAreRefused) {
   using Path = std::vector<std::string>;
   for (const auto& [path, wrong] : std::vector<std::pair<Path, std::vector<double>>>{
