@@ -92,6 +92,7 @@ class Usage(Case):
         self.assertTrue({"dilated", "ring"} <= names["algorithm"] and {"cpu", "cuda"} <= names["kernel"])
         words = json.loads((ROOT / "configs/schema/config.schema.json").read_text())["properties"]["run"]["properties"]["transport"]
         self.assertEqual(names["transport"], set(words["enum"]))
+        self.assertEqual([row["about"][-12:] for row in listed if row["name"] == "geometric-cpu"], ["on one rank."])
         text = self.expect(0, "list", "clusters").stdout
         self.assertEqual(sum(not line.startswith("#") for line in text.splitlines()), len(names["cluster"]))
         self.assertLessEqual(max(map(len, self.expect(0, "list").stdout.splitlines())), 100)

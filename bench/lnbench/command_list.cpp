@@ -15,9 +15,11 @@ struct Listed {
   std::string kind, name, about;
 };
 
-// Up to the end of the first sentence.
+// Up to the end of the first sentence, which an ellipsis is not.
 std::string first_sentence(const std::string& text) {
-  const size_t end = text.find(". ");
+  size_t end = text.find(". ");
+  while (end != std::string::npos && text.substr(0, end).ends_with('.'))
+    end = text.find(". ", end + 1);
   return end == std::string::npos ? text : text.substr(0, end + 1);
 }
 
