@@ -177,10 +177,11 @@ TEST(Configs, ComplexityHasTheExponentsOfThePaper) {
 // A report's claims on 1B tokens need patterns in which every token hears from every other within
 // the base model's 12 layers.
 TEST(Configs, FlagshipsReachEveryToken) {
-  for (const char* name : {"one-billion-cpu.json", "one-billion-gpu.json", "sixteen-million.json",
-                           "constant-latency-cpu.json", "constant-latency-equal-cpu.json",
-                           "constant-latency-shared-cpu.json", "complexity.json",
-                           "figure5-cpu.json", "figure5-virtual.json", "quick.json"})
+  for (const char* name :
+       {"one-billion-cpu.json", "one-billion-gpu.json", "sixteen-million.json",
+        "constant-latency-cpu.json", "constant-latency-equal-cpu.json",
+        "constant-latency-shared-cpu.json", "complexity.json", "figure5-cpu.json",
+        "figure5-gpu.json", "figure5-virtual.json", "quick.json"})
     for (const Point& p : preset(name).points) {
       if (p.params.algorithm != "dilated") continue;
       const DependencyDepth depth = dependency_depth(p.params.problem, p.params.pattern);
