@@ -244,11 +244,8 @@ HWY_INLINE void add_floats(float* into, const float* from, int64_t count) {
 }
 
 HWY_INLINE void add_and_clear(float* into, float* from, int64_t count) {
-  const FloatTag df;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    hn::Store(hn::Add(hn::Load(df, into + i), hn::Load(df, from + i)), df, into + i);
-    hn::Store(hn::Zero(df), df, from + i);
-  }
+  add_floats(into, from, count);
+  std::fill_n(from, count, 0.0f);
 }
 
 // Walks the keys of `kv` in panels, and the queries in tiles of Work::kRows:
