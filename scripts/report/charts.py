@@ -45,7 +45,7 @@ SPLITS: dict[str, tuple[Callable[[Point], Any], Callable[[int], str]]] = {
     "per_rank": (lambda p: (p.seq_len or 0) // p.ranks, lambda value: f"{token_label(value)} tokens per rank"),
     "batch_tokens": (lambda p: p.batch * (p.seq_len or 0), lambda value: f"batches of {token_label(value)} tokens"),
     "pass": (lambda p: p.pass_order, lambda value: (*PASSES, "unknown pass")[value].replace("_", " and ")),
-    "run": (lambda p: p.run, lambda value: f"run {value + 1}"),
+    "run": (lambda p: p.run, str),  # run_names() of the index
 }
 MARK_TEXT = {
     "measured": "filled marks: measured",
@@ -131,15 +131,17 @@ def source_text(ctx: Context, meta: dict[str, Any], drawing: Drawing) -> str:
     if drawing.counted:
         return f"Source: {', '.join(sources_of(drawing.points))}, {drawing.counted}."
     banded = any("band_colour" in row for row in drawing.rows)
+    several = len({p.run for p in drawing.points}) > 1
     texts = [
-        statistics_of(ctx, source, points, banded) if meta.get("statistics") else f"{source}, {plural(len(points), 'point')}"
-        for (source,), points in group_by(drawing.points, lambda p: p.source).items()
+        (f"{ctx.index.run_names[run]}: " if several else "")
+        + (statistics_of(ctx, source, points, banded) if meta.get("statistics") else f"{source}, {plural(len(points), 'point')}")
+        for (run, source), points in group_by(drawing.points, lambda p: p.run, lambda p: p.source).items()
     ]
     return f"Source: {'; '.join(texts) or 'simulated and published, ' + plural(len(drawing.rows), 'case')}."
 
 
 def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
-    """The ends of up to three lines of different algorithms: what a reader who cannot see the picture must know."""
+    """The ends of a line of up to three algorithms, of each run: what a reader who cannot see the picture must know."""
     if drawing.finding or kind is None:
         return drawing.finding[:1].upper() + drawing.finding[1:]
     x = "ranks" if axis == "ranks" else "seq_len"
@@ -149,11 +151,11 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
             held = row["ranks"] if x != "ranks" else row.get("seq_len")
             lines.setdefault((row["series"], row["source"], held, row.get("panel")), []).append(row)
     longest = sorted(lines.values(), key=lambda line: (-len({r[x] for r in line}), -max(r[x] for r in line)))
-    first_of: dict[str, list[Row]] = {}
+    first_of: dict[str, dict[Any, list[Row]]] = {}  # by algorithm and run
     for line in longest:
-        first_of.setdefault(line[0]["series"].split()[0], line)
+        first_of.setdefault(line[0]["series"].split()[0], {}).setdefault(line[0].get("run"), line)
     texts = []
-    for line in list(first_of.values())[:3]:
+    for line in [line for of_runs in list(first_of.values())[:3] for line in of_runs.values()]:
         ends = [min(line, key=lambda r: r[x]), max(line, key=lambda r: r[x])]
         where = [r["length_label"] if x == "seq_len" else r["ranks_label"] for r in ends]
         values = [f"{kind.spoken(r['value'])} at {place}" for r, place in zip(ends, where)]
@@ -219,17 +221,17 @@ def panel_axes(split: list[str], series: list[Row], several_runs: bool) -> list[
     return [a for a in axes if a != "ranks" or len(lines) > MAX_LINES]
 
 
-def in_panels(meta: dict[str, Any], drawing: Drawing, several_runs: bool) -> Drawing:
-    """Its rows with the panel that each belongs to, where they need more than one."""
+def in_panels(meta: dict[str, Any], drawing: Drawing, compared: list[str]) -> Drawing:
+    """Its rows with the panel that each belongs to, where they need more than one; `compared`: names of runs side by side."""
     if "split" not in meta:
         return drawing
     series = [row for row in drawing.rows if "series" in row]
-    axes = panel_axes(meta["split"], series, several_runs)
+    axes = panel_axes(meta["split"], series, bool(compared))
     if not axes:
         return drawing
 
     def name(values: tuple[int, ...]) -> str:
-        return " · ".join(SPLITS[a][1](value) for a, value in zip(axes, values))
+        return " · ".join(compared[value] if a == "run" else SPLITS[a][1](value) for a, value in zip(axes, values))
 
     places = sorted({tuple(row[a] for a in axes) for row in series if all(row.get(a) is not None for a in axes)})
     limit = MAX_PANELS if len(axes) == 1 else MAX_PANELS_OF_TWO
@@ -278,7 +280,7 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
         wanted = bool(ctx.trainings) or all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:
             marked = with_doubts(ctx, whole) if joins_times(spec) else whole
-            drawing = in_panels(meta, naming_its_pass(meta, marked), compared)
+            drawing = in_panels(meta, naming_its_pass(meta, marked), ctx.index.run_names if compared else [])
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]
             full = complete(spec, parts, ctx, drawing)
             full["title"] = {"text": title, "subtitle": key_of_marks(spec, drawing)}

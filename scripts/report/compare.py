@@ -15,7 +15,7 @@ from .tables import Column, filled_table
 from .units import MISSING, duration_label, number, plural, significant, token_label
 
 PRINTED = 24  # rows on paper, those that differ first
-ORDER = ("slower", "faster", "ambiguous", "undecided", "missing", "same")
+ORDER = ("slower", "faster", "ambiguous", "undecided", "disturbed", "missing", "skipped", "same")
 TEXT, NUMBER = {"type": "string"}, {"type": ["number", "null"]}
 SHAPE = {  # as src/io/compare.cpp writes it
     "type": "object",
@@ -84,10 +84,11 @@ def compare_section(ctx: Context, comparison: dict[str, Any]) -> str:
     differs = "".join(
         f"<li>{escape(d.get('what'))}: {escape(d.get('base'))} → {escape(d.get('now'))}</li>" for d in comparison["environment"]
     )
-    table = filled_table("compared", f"Compared: {plural(len(points), 'point')}", "medians of both runs", points, COLUMNS, PRINTED)
+    names = " to ".join(ctx.index.run_names)
+    table = filled_table("compared", f"Compared: {plural(len(points), 'point')}", f"medians, from {names}", points, COLUMNS, PRINTED)
     return (
-        f'<section id="answer"><div class="said"><p>From run 1 to run 2, of {plural(len(points), "point")}: {said}. Verdict: <strong>{escape(comparison["summary"])}</strong>.</p></div>'
+        f'<section id="answer"><div class="said"><p>From {escape(names)}, of {plural(len(points), "point")}: {said}. Verdict: <strong>{escape(comparison["summary"])}</strong>.</p></div>'
         f"<p>Slower or faster is a ratio of medians beyond {threshold} % that the Mann-Whitney test with Holm's correction confirms; "
-        f"simulated points have no noise and go by the ratio. As <code>lnbench compare</code> says it.</p>"
+        f"simulated points have no noise and go by the ratio; disturbed ones decide nothing. As <code>lnbench compare</code> says it.</p>"
         f"{f'<p>The machines differ:</p><ul>{differs}</ul>' if differs else '<p>The environments are alike.</p>'}{table}</section>"
     )

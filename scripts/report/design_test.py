@@ -392,7 +392,10 @@ class Design(unittest.TestCase):
 
     def test_two_runs_are_compared(self) -> None:
         records = [point("dilated", n * K, 2) for n in (8, 16)]
-        ctx = context(records)
+        ctx = context(records, records)
+        ctx.index.run_names = ["run 1 (synthetic)", "run 2 (later)"]
+        sources = [f.source_text for f in build_figures(ctx, compared=True) if f.name == "latency"]
+        self.assertRegex(sources[0], r"^Source: run 1 \(synthetic\): measured, 2 points, .*; run 2 \(later\): measured, 2 points, ")
         verdicts = ("same", "slower")
         points = [{"id": r["id"], "verdict": v, "base_s": 1.0, "new_s": 1.5, "ratio": 1.5, "note": "<b>"} for r, v in zip(records, verdicts)]
         with tempfile.TemporaryDirectory() as folder:
@@ -401,7 +404,7 @@ class Design(unittest.TestCase):
             path.write_text(json.dumps(data))
             loaded = load_comparison(path)
             page = compare_section(ctx, loaded)
-            for text in ("<strong>1</strong> slower", "REGRESSION", "beyond 5 %"):
+            for text in ("<strong>1</strong> slower", "REGRESSION", "beyond 5 %", "From run 1 (synthetic) to run 2 (later), of 2 points"):
                 self.assertIn(text, page)
             shown = [c["shown"] for c in json.loads(table_data(compared_points(ctx, loaded), COMPARED))]
             self.assertEqual(list(zip(*shown)), [(v, "dilated", n, "2", "1 s", "1.5 s", "1.5×", "<b>") for v, n in (("slower", "16K"), ("same", "8K"))])

@@ -266,6 +266,13 @@ class Run:
         return "failed" if bad else ("ok" if self.counts.get("ok") else "no results")
 
 
+def run_names(runs: list[Run]) -> list[str]:
+    """ "run 1 (base)", "run 2 (later)": by the config, the folder, the host or the begin, the first that tells all apart."""
+    known = [[run.name, run.directory.resolve().name, run.get("environment.hostname"), run.get("run.started_utc")] for run in runs]
+    telling = [names for names in zip(*known) if len(set(names)) == len(runs) and all(names)]
+    return [f"run {place}" + (f" ({telling[0][place - 1]})" if telling else "") for place in range(1, len(runs) + 1)]
+
+
 def pattern_of(branches: list[dict[str, Any]], seq_len: float | None) -> str:
     """The kind of a pattern, by its branches."""
     if any(number(b.get("summary_tokens")) for b in branches):

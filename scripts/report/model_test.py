@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import make_report
-from report.model import ResultError, load_run, with_mode_and_pattern
+from report.model import ResultError, Run, load_run, run_names, with_mode_and_pattern
 from report.synthetic_fixture import K, full_sweep, point, result, write_interrupted, write_result
 
 
@@ -105,6 +105,15 @@ class ModeAndPattern(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             found = load_run(write_result(Path(folder), [record]), 0).points[0]
         self.assertEqual((found.mode, found.pattern, found.in_turn), ("virtual", "dilated", True))
+
+    def test_runs_have_the_first_name_that_tells_them_apart(self) -> None:
+        def runs(*kept: tuple[str, str, str]) -> list[Run]:
+            return [Run(Path(folder), {"run": {"name": name}, "environment": {"hostname": host}}, []) for name, folder, host in kept]
+
+        self.assertEqual(run_names(runs(("a", "x", "h"), ("b", "x", "h"))), ["run 1 (a)", "run 2 (b)"])
+        self.assertEqual(run_names(runs(("a", "in/x", "h"), ("a", "in/y", "h"))), ["run 1 (x)", "run 2 (y)"])
+        self.assertEqual(run_names(runs(("a", "in/x", "h"), ("a", "of/x", "i"))), ["run 1 (h)", "run 2 (i)"])
+        self.assertEqual(run_names(runs(("a", "x", "h"), ("a", "x", "h"))), ["run 1", "run 2"])
 
 
 if __name__ == "__main__":

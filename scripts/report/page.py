@@ -96,8 +96,12 @@ def machine_of(run: Run) -> str:
 
 
 def run_title(ctx: Context, place: int) -> str:
-    name = ctx.runs[place - 1].name
-    return f"Run {place}: {name}" if len(ctx.runs) > 1 else name
+    """The config; of several runs also the number, the folder, the host and the begin."""
+    run = ctx.runs[place - 1]
+    if len(ctx.runs) == 1:
+        return run.name
+    known = (run.directory.resolve().name, run.get("environment.hostname"), run.get("run.started_utc"))
+    return f"Run {place}: {run.name} ({', '.join(str(k) for k in known if k)})"
 
 
 def verdict_chip(run: Run) -> str:
@@ -107,7 +111,7 @@ def verdict_chip(run: Run) -> str:
     return f'<span class="verdict {tone}">verdict: <strong>{escape(verdict)}</strong></span>'
 
 
-def header(ctx: Context) -> str:
+def header(ctx: Context, title: str) -> str:
     """The runs, and what a reader must know of them before any number."""
     runs, notes = "", [f'<p class="notice">{escape(note)}</p>' for note in ctx.notes]
     for place, run in enumerate(ctx.runs, 1):
@@ -118,7 +122,6 @@ def header(ctx: Context) -> str:
     said = "".join(notes)
     if len(notes) > 1:
         said = f'<details><summary class="notice">{len(notes)} notes on how far these times can be trusted</summary>{said}</details>'
-    title = " · ".join(run.name for run in ctx.runs)
     return f'<header><p class="kind">LongNet-Bench report</p><h1>{escape(title)}</h1>{runs}{said}</header>'
 
 
@@ -302,7 +305,7 @@ def whole_page(ctx: Context, sections: list[str], drawn: bool) -> str:
         f"default-src 'none'; script-src {script_hash(library)} {script_hash(program)} 'unsafe-eval'; style-src 'unsafe-inline'; "
         "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
-    names = " · ".join(r.name for r in ctx.runs)
+    names = " · ".join(dict.fromkeys(r.name for r in ctx.runs))
     noscript = '<noscript><p class="notice">The figures need JavaScript; the same pictures are the SVG and PNG files written with this report.</p></noscript>'
     anchors = ("answer", "figures", "claims", "table", "skipped", "validation", "runs", "clusters", "method")
     body = "\n".join([noscript, *sections])
@@ -322,7 +325,7 @@ def whole_page(ctx: Context, sections: list[str], drawn: bool) -> str:
 <a class="skip" href="#answer">Skip to the answer</a>
 <nav aria-label="sections">{nav}</nav>
 <main>
-{header(ctx)}
+{header(ctx, names)}
 {body}
 </main>
 <script type="application/json" id="style">{script_json(load_json("style.json"))}</script>

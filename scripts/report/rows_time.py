@@ -176,7 +176,7 @@ def largest_batches(members: list[Point]) -> list[Point]:
 
 def map_title(ctx: Context, run: int, source: str, cluster: str) -> str:
     place = f"{source} on {cluster}" if cluster else source if len(sources_of(ctx.points)) > 1 else ""
-    return ", ".join(filter(None, [place, f"run {run + 1}" if len(ctx.runs) > 1 else ""]))
+    return ", ".join(filter(None, [place, ctx.index.run_names[run] if len(ctx.runs) > 1 else ""]))
 
 
 def map_suffix(source: str, run: int, number: int) -> str:

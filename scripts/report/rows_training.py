@@ -49,8 +49,8 @@ def step_row(ctx: Context, run: Training, window: Window) -> Row:
 
 
 def whose(ctx: Context, run: Training) -> str:
-    """ "run 2: ", where there are several."""
-    return f"run {run.point.run + 1}: " if len(ctx.runs) > 1 else ""
+    """ "run 2 (its name): ", where there are several."""
+    return f"{ctx.index.run_names[run.point.run]}: " if len(ctx.runs) > 1 else ""
 
 
 def stepped(ctx: Context, value: Callable[[Training, Window], float | None], says: Callable[[Training], str]) -> list[Drawing]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .model import PATTERNS, SOURCES, Point, Run
+from .model import PATTERNS, SOURCES, Point, Run, run_names
 from .units import plural
 
 AXES = {"seq_len", "ranks", "replicas", "batch", "pattern", "branches", "threads", "phase_parts", "seed", "id"}
@@ -92,6 +92,7 @@ class SeriesIndex:
     def __init__(self, points: Iterable[Point], runs: list[Run]):
         self.points = list(points)
         self.runs = runs
+        self.run_names = run_names(runs)
         self.threads_named = self._threads_vary()
         self.follow_ranks = self._options_that_follow()
         self.varying = self._varying()

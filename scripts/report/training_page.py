@@ -6,6 +6,7 @@ import statistics
 
 from .markup import escape, scroll_table, section, table_row
 from .rows import Context, spread
+from .rows_training import whose
 from .training import Training
 from .units import MISSING, duration_label, plural, significant, spoken_duration, token_label
 
@@ -55,9 +56,8 @@ def difference(ctx: Context) -> list[str]:
 
 
 def training_answer(ctx: Context, figure: str) -> str:
-    named = len(ctx.runs) > 1
-    said = [(f"Run {run.point.run + 1}: " if named else "") + answer_of(ctx, run) for run in ctx.trainings[:3]]
-    text = "".join(f"<p>{sentence}</p>" for sentence in said + difference(ctx))
+    said = [escape(whose(ctx, run)) + answer_of(ctx, run) for run in ctx.trainings[:3]] + difference(ctx)
+    text = "".join(f"<p>{sentence[0].upper()}{sentence[1:]}</p>" for sentence in said)
     return f'<section id="answer"><div class="said">{text}</div>{figure}</section>'
 
 
