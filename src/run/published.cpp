@@ -121,17 +121,18 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
   problems.throw_if_any();
 }
 
-// Every rank sends to the next one, or a piece to every other one.
+// Every rank sends to the next one, or a piece to every other one: one program stands for all.
 ProgramSet messages_of(const PublishedCase& c) {
-  std::vector<LooseProgram> programs{size_t(c.ranks)};
+  LooseProgram program;
   const bool ring = c.operation == CommOperation::kSendRecv;
   const double bytes = ring ? c.bytes : c.bytes / c.ranks;
-  for (int p = 0; p < c.ranks; ++p)
-    for (int k = 1; k < (ring ? 2 : c.ranks); ++k) {
-      programs[size_t(p)].add(OpKind::kSend, (p + k) % c.ranks, bytes);
-      programs[size_t(p)].add(OpKind::kRecv, (p + c.ranks - k) % c.ranks, bytes);
-    }
-  return pack_all(programs, c.how.cluster.execution);
+  for (int k = 1; k < (ring ? 2 : c.ranks); ++k) {
+    program.add(OpKind::kSend, k, bytes);
+    program.add(OpKind::kRecv, c.ranks - k, bytes);
+  }
+  ProgramSet set{{.ranks = c.ranks, .period = 1}, {}};
+  set.classes.push_back(pack(program, 0, set, c.how.cluster.execution));
+  return set;
 }
 
 Prediction predict_operation(const PublishedCase& c) {
