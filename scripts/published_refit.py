@@ -70,7 +70,7 @@ class Predictor:
         self.lnbench = shutil.copy(lnbench, folder)  # away from simgrid_oracle, which takes a minute
 
     def cases(self, logs: dict[str, float]) -> list[Json]:
-        """The cases with every parameter scaled by exp(logs)."""
+        """The cases that are not blind, with every parameter scaled by exp(logs)."""
         for kind in ("clusters", "published"):
             shutil.rmtree(self.folder / kind, ignore_errors=True)
             (self.folder / kind).mkdir()
@@ -81,6 +81,8 @@ class Predictor:
             (self.folder / "clusters" / path.name).write_text(json.dumps(cluster))
         for path in (ROOT / "configs/published").glob("*.json"):
             source = json.loads(path.read_text())
+            if source.get("blind"):
+                continue
             changes = dict(c.split("=") for c in source.get("what_if", "").split(",") if c)
             if "host" in changes:
                 changes["host"] = str(float(changes["host"]) * math.exp(logs.get("host", 0.0)))
@@ -89,7 +91,7 @@ class Predictor:
         out = self.folder / "out.json"
         command = [str(self.lnbench), "validate", "--published", str(self.folder / "published"), "--json", str(out)]
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return [c for c in json.loads(out.read_text())["published"]["cases"] if not c["blind"]]
+        return json.loads(out.read_text())["published"]["cases"]
 
 
 def solve(a: list[list[float]], b: list[float]) -> list[float]:
