@@ -1,10 +1,11 @@
-// Messages a second that the simulator handles where they share links, every rank simulated.
+// Messages a second that the simulator handles where they share links: every rank simulated, and
+// ranks that do the same simulated once (merged), as `lnbench simulate` does.
 //
 //   simulate_benchmark [--benchmark_filter=ring]
 //
 // Nodes of four GPUs with two cards, leaves of two nodes, a taper of 4: four flows share a leaf's
-// link, two a card. messages_per_s counts all messages of a run, per second of one core;
-// shared: the part of them that others can slow.
+// link, two a card. messages_per_s counts messages of all ranks, per second of one core; shared:
+// the part of them that others can slow.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ ShardedProblem problem_of(const Row& row, const AlgorithmInfo& algorithm) {
           {n, row.ranks}};
 }
 
-void run(benchmark::State& state, const Row& row) {
+void run(benchmark::State& state, const Row& row, bool merged) {
   const auto q = [](double v) { return Quantity{v, "chosen"}; };
   const ClusterSpec cluster = plain_cluster(
       {.nodes = row.ranks / 4,
@@ -44,10 +45,11 @@ void run(benchmark::State& state, const Row& row) {
   const Topology topology(cluster, row.ranks);
   double seconds = 0, messages = 0, shared = 0;
   for (auto _ : state) {
-    const SimulatedRun run = simulate(programs, topology, cluster, {.collapse = false});
+    const SimulatedRun run = simulate(programs, topology, cluster, {.collapse = merged});
+    const double alike = double(row.ranks) / double(run.ranks.size());
     seconds += run.cpu_s;
-    messages += double(run.messages);
-    shared += double(run.shared_messages);
+    messages += alike * double(run.messages);
+    shared += alike * double(run.shared_messages);
   }
   state.counters["messages"] = messages / double(state.iterations());
   state.counters["messages_per_s"] = messages / seconds;
@@ -63,11 +65,13 @@ int main(int argc, char** argv) {
                         Row{"ulysses", "pairwise", 256}, Row{"all_gather", "ring", 512},
                         Row{"all_gather", "recursive_doubling", 4096},
                         Row{"all_gather", "bruck", 4096}, Row{"ulysses", "linear", 128}})
-    benchmark::RegisterBenchmark(
-        (std::string(row.algorithm) + "/" + row.collective + "/" + std::to_string(row.ranks))
-            .c_str(),
-        [row](benchmark::State& state) { longnet::run(state, row); })
-        ->Unit(benchmark::kMillisecond);
+    for (const bool merged : {false, true})
+      benchmark::RegisterBenchmark(
+          (std::string(row.algorithm) + "/" + row.collective + "/" + std::to_string(row.ranks) +
+           (merged ? "/merged" : ""))
+              .c_str(),
+          [row, merged](benchmark::State& state) { longnet::run(state, row, merged); })
+          ->Unit(benchmark::kMillisecond);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::RunSpecifiedBenchmarks();
