@@ -235,8 +235,9 @@ CostModel::AttendCost CostModel::attend(const Attend& op, bool backward) const {
     return {attend_seconds(model, c) / speed_ + device.launch_s.value, c.pairs, false};
   }
   if (c.pairs == 0) return {device.launch_s.value, 0, false};
-  const double busy =
-      device.fill_rows.value > 0 ? std::min(1.0, c.queries / device.fill_rows.value) : 1.0;
+  // Blocks run in waves, of which the last is seldom full.
+  const double waves = device.fill_rows.value > 0 ? c.queries / device.fill_rows.value : 1.0;
+  const double busy = waves / std::ceil(waves);
   const double compute = c.pairs * seconds_per_pair(prices, c) / busy;
   const double memory = memory_bytes(op, c, backward) / device.memory_bandwidth_bytes_per_s.value;
   return {std::max(compute, memory) + device.launch_s.value, c.pairs, is_beyond_table(prices, c)};

@@ -193,6 +193,11 @@ TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {
   // Half of the rows that fill the device: half its speed.
   c.device.fill_rows = {2.0 * 4096 * 4, "test"};
   EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, 5e-6 + 2 * flops / 1e14);
+  // A wave of all rows but one, and one of the last.
+  c.device.fill_rows = {4096.0 * 4 - 1, "test"};
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds,
+                   5e-6 + 2 * (4096.0 * 4 - 1) / (4096 * 4) * flops / 1e14);
+  c.device.fill_rows = {};
   // A causal mask leaves half of the pairs, at the speed of as many keys as without it.
   const ShardedProblem masked = dense(4096, 1, 64, true);
   EXPECT_DOUBLE_EQ(CostModel(c, masked).attend(whole(masked)).pairs, 4096.0 * 4097 / 2 * 4);
