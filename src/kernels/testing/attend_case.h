@@ -6,32 +6,45 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention_kernel.h"
 
 namespace longnet {
 
-// Aligned as kernels ask for, and NaN wherever it is read before it is written.
+// Aligned as kernels ask for, and NaN wherever it is read before it is written. The memory of one
+// that has ended serves the next of its size: fresh pages take longer than most tests' kernels.
 class PoisonedWorkspace {
  public:
   explicit PoisonedWorkspace(int64_t bytes)
-      : bytes_(size_t(bytes)),
-        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {
-    std::fill(data_, data_ + bytes_, std::byte{0xFF});  // fp32 0xFFFFFFFF is a NaN
+      : bytes_(size_t(bytes)), data_(std::move(kept(bytes_))) {
+    if (!data_) data_.reset(static_cast<std::byte*>(::operator new(bytes_, kAlignment)));
+    std::fill_n(data_.get(), bytes_, std::byte{0xFF});  // fp32 0xFFFFFFFF is a NaN
   }
-  ~PoisonedWorkspace() { ::operator delete (data_, std::align_val_t{64}); }
+  ~PoisonedWorkspace() { kept(bytes_) = std::move(data_); }
   PoisonedWorkspace(const PoisonedWorkspace&) = delete;
   PoisonedWorkspace& operator=(const PoisonedWorkspace&) = delete;
-  std::span<std::byte> bytes() const { return {data_, bytes_}; }
+  std::span<std::byte> bytes() const { return {data_.get(), bytes_}; }
 
  private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete(data, kAlignment); }
+  };
+  using Memory = std::unique_ptr<std::byte, Free>;
+  static Memory& kept(size_t bytes) {
+    static std::map<size_t, Memory> all;
+    return all[bytes];
+  }
+
   size_t bytes_;
-  std::byte* data_;
+  Memory data_;
 };
 
 struct RunSpec {
