@@ -52,8 +52,9 @@ for part in "${parts[@]}"; do
   take_time "$part: build"
   say "testing preset $part"
   # Chromium is installed above, so a report that no browser has seen is a failure. More tests than cores: many wait
-  # for a scheduler, a browser or each other. MPI's ranks, which would poll for messages, leave their cores to others.
-  run_tests=(env LONGNET_REQUIRE_BROWSER=1 OMPI_MCA_mpi_yield_when_idle=1 ctest --test-dir "build/$part" --output-on-failure)
+  # for a scheduler, a browser or each other. MPI's ranks and OpenMP's threads, which would poll, leave their cores to others.
+  run_tests=(env LONGNET_REQUIRE_BROWSER=1 OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
+    ctest --test-dir "build/$part" --output-on-failure)
   if ! "${run_tests[@]}" -R "${tests[$part]}" -E "${left_out[$part]}" -j $((3 * $(nproc))); then
     failed_tests=$(sed "s/^[0-9]*:/  $part: /" "build/$part/Testing/Temporary/LastTestsFailed.log")
     # Another program's load can pass a test's limits of time; a sanitizer's report is never to be run away from.
