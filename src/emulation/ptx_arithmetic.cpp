@@ -58,20 +58,24 @@ void apply(Warp& w, In in, uint32_t m, F f) {
         R(std::apply([&](const auto*... row) { return f(bits<T>(row[l])...); }, from)));
   });
 }
-template <class T>
-bool holds(std::string_view how, T a, T b) {
-  if constexpr (!std::is_integral_v<T>) {
-    const bool unordered = a != a || b != b;
-    if (how.size() == 3 && how[2] == 'u') return unordered || holds(how.substr(0, 2), a, b);
-    if (unordered) return false;
+// The result of setp, by how its operands compare.
+struct Comparison {
+  bool less, equal, greater, unordered;
+  template <class T>
+  bool holds(T a, T b) const {
+    return a < b ? less : a == b ? equal : a > b ? greater : unordered;
   }
-  if (how == "eq") return a == b;
-  if (how == "ne") return a != b;
-  if (how == "lt") return a < b;
-  if (how == "le") return a <= b;
-  if (how == "gt") return a > b;
-  if (how == "ge") return a >= b;
-  throw Error(concat("no comparison ", how));
+};
+Comparison comparison_of(std::string_view name) {
+  const bool unordered = name.size() == 3 && name[2] == 'u';
+  const std::string_view how = unordered ? name.substr(0, 2) : name;
+  if (how == "eq") return {false, true, false, unordered};
+  if (how == "ne") return {true, false, true, unordered};
+  if (how == "lt") return {true, false, false, unordered};
+  if (how == "le") return {true, true, false, unordered};
+  if (how == "gt") return {false, false, true, unordered};
+  if (how == "ge") return {false, true, true, unordered};
+  throw Error(concat("no comparison ", name));
 }
 
 uint32_t predicate_of(Warp& w, In in, size_t operand) {
@@ -216,12 +220,12 @@ void convert_pair(Block&, Warp& w, In in, uint32_t m) {
 
 void compare(Block&, Warp& w, In in, uint32_t m) {
   uint32_t result = 0;
+  const Comparison comparison = comparison_of(in.words[1]);
   by_type(in.type, [&]<class T>(T) {
     const auto* const a = row_of<T>(w, in.operands[1]);
     const auto* const b = row_of<T>(w, in.operands[2]);
-    for_lanes(m, [&](int l) {
-      result |= uint32_t(holds(in.words[1], bits<T>(a[l]), bits<T>(b[l]))) << l;
-    });
+    for_lanes(
+        m, [&](int l) { result |= uint32_t(comparison.holds(bits<T>(a[l]), bits<T>(b[l]))) << l; });
   });
   set_predicate(w, in.operands[0].row, m, result);
 }

@@ -1,7 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <span>
-#include <vector>
 
 #include "core/check.h"
 #include "emulation/ptx_block.h"
@@ -49,21 +49,26 @@ MatrixA fragments_of_a(Warp& w, const PtxOperand& operand, bool bf16) {
   return a;
 }
 
+constexpr size_t kMostOfB = size_t(16) * 256;
+
 // D = C + A B of 16 x n, B as [k][column]: a lane has parts.size() numbers of C, and of D. Sums
 // start at zero if not `add`.
-void accumulate(Warp& w, const MatrixA& a, const std::vector<float>& b, const PtxInstruction& in,
+void accumulate(Warp& w, const MatrixA& a, std::span<const float> b, const PtxInstruction& in,
                 const PtxOperand& c, bool add) {
   const size_t parts = c.parts.size(), n = parts * 2;
-  std::vector<std::array<float, kLanes>> sums(parts);
+  std::array<float, kMostOfB> sums;  // [row][column]
+  const auto sum_of = [&](size_t part, size_t l) -> float& {
+    return sums[(l / 4 + part % 4 / 2 * 8) * n + part / 4 * 8 + l % 4 * 2 + part % 2];
+  };
   for (size_t part = 0; part < parts; ++part)
-    for (size_t l = 0; l < kLanes; ++l) {
-      const size_t row = l / 4 + part % 4 / 2 * 8, col = part / 4 * 8 + l % 4 * 2 + part % 2;
-      float& sum = sums[part][l];
-      sum = add ? w.real(c.parts[part].row, int(l)) : 0.0f;
-      for (size_t k = 0; k < 16; ++k) sum += a[row * 16 + k] * b[k * n + col];
-    }
+    for (size_t l = 0; l < kLanes; ++l)
+      sum_of(part, l) = add ? w.real(c.parts[part].row, int(l)) : 0.0f;
+  for (size_t row = 0; row < 16; ++row)
+    for (size_t k = 0; k < 16; ++k)
+      for (size_t col = 0; col < n; ++col) sums[row * n + col] += a[row * 16 + k] * b[k * n + col];
   for (size_t part = 0; part < parts; ++part)
-    std::memcpy(w.words(in.operands[0].parts.at(part).row), sums[part].data(), sizeof sums[part]);
+    for (size_t l = 0; l < kLanes; ++l)
+      w.words(in.operands[0].parts.at(part).row)[l] = bits<uint32_t>(sum_of(part, l));
 }
 
 // Operands of a wgmma instruction other than registers, with their values at issue.
@@ -91,7 +96,8 @@ void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
                bf16, w.index);
     }
   }
-  std::vector<float> right(size_t(16) * size_t(n));
+  check(n >= 8 && n <= 256, "a product of ", n, " columns");
+  std::array<float, kMostOfB> right;
   if (p.b_along_rows) {  // 64 columns, and the next ones `leading` on
     for (uint64_t k = 0; k < 16; ++k)
       for (uint64_t col = 0; col < uint64_t(n); col += 64)
@@ -114,7 +120,7 @@ void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
 void multiply(Warp& w, const PtxInstruction& in) {
   const bool bf16 = in.has("bf16");
   const MatrixA a = fragments_of_a(w, in.operands[1], bf16);
-  std::vector<float> b(size_t(16) * 8);
+  std::array<float, size_t(16) * 8> b{};
   for (int l = 0; l < kLanes; ++l)
     for (int half = 0; half < 2; ++half)
       for (int i = 0; i < 2; ++i)
