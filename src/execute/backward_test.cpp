@@ -26,7 +26,7 @@ struct BackwardRun {
 };
 
 Schedule backward_of(const Case& c) {
-  return lower_collectives(find_algorithm(c.algorithm).make_backward(sharded(c)),
+  return lower_collectives(find_algorithm(c.algorithm).make(sharded(c), Pass::kBackward),
                            parse_collective(c.collective));
 }
 
@@ -266,7 +266,7 @@ TEST(Backward, EveryShapeOnOneToNineRanks) {
                                                       .ranks = ranks,
                                                       .kernel = kernel},
                                                      known);
-            if (algorithm.make_backward) ran.add(concat(algorithm.name, " ", kernel), right);
+            ran.add(concat(algorithm.name, " ", kernel), right);
           }
   ran.expect_some_of_each();
 }
@@ -310,8 +310,7 @@ TEST(Backward, EveryLayoutCollectiveAndOption) {
             c.problem.causal = ranks % 2 == 0;
             if (ranks == 3) c.pattern.phase_parts = ranks;
             const bool right = expect_backward_right(c, known);
-            if (algorithm.make_backward && algorithm.pattern == PatternKind::kDense &&
-                !algorithm.one_rank_only)
+            if (algorithm.pattern == PatternKind::kDense && !algorithm.one_rank_only)
               ran.add(concat(algorithm.name, " ", collective, " ", to_string(layout)), right);
           }
   ran.expect_some_of_each();

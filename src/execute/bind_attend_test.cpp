@@ -111,7 +111,8 @@ TEST(BindAttendTest, TasksAreTheDefinitions) {
 // Row i of Q's slot has its dO, dQ and statistics in row i of theirs.
 TEST(BindAttendTest, WhatBelongsToAQueryIsTheRowOfItsNumber) {
   const DilatedPattern pattern{.branches = {{100, 1}, {300, 2}, {64, 7}}};
-  const Bound bound(dilated_backward({problem(1000, 5, 3), pattern, {1000, 1}}), 0);
+  const Bound bound(dilated_attention({problem(1000, 5, 3), pattern, {1000, 1}}, Pass::kBackward),
+                    0);
   const auto grids = bound.backwards();
   ASSERT_GE(grids.size(), 3u);
   for (const BackwardGrid& grid : grids) {

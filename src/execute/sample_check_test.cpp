@@ -284,7 +284,7 @@ TEST(CheckSamples, FailsOnAWrongOutput) {
   const ShardedProblem s{{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
                          dense_pattern(64),
                          {64, 1}};
-  const Schedule schedule = local_attention(s);
+  const Schedule schedule = ring_attention(s);
   const auto kernel = make_kernel("cpu");
   run_on_threads(1, [&](Communicator& comm) {
     MemoryLedger ledger;

@@ -234,7 +234,7 @@ class GpuBackend final : public GpuPlanning {
         problem, dense_pattern(kRows), {kRows, 1, LayoutKind::kContiguous}};
     const auto kernel = make_device_kernel(params.kernel);
     MemoryLedger ledger;
-    DeviceExecutor executor(local_attention(segments), 0, *kernel, nullptr, {}, ledger);
+    DeviceExecutor executor(ring_attention(segments), 0, *kernel, nullptr, {}, ledger);
     executor.fill_inputs();
     executor.run();
     double seconds = 0;

@@ -34,12 +34,8 @@ double tie_share(const ClusterSpec& cluster) {
 
 std::string question_config(const Question& o, const ClusterSpec& cluster) {
   std::vector<std::string> names;
-  const auto first_of = [](const AlgorithmInfo& a) {
-    return std::ranges::find_if(algorithms(),
-                                [&](const auto& other) { return other.has_forward_of(a); });
-  };
   for (const AlgorithmInfo& a : algorithms())
-    if (a.pattern != PatternKind::kSparse && (o.pass != "forward" || first_of(a)->name == a.name))
+    if (a.pattern != PatternKind::kSparse && (o.pass != "forward" || a.forward_of.empty()))
       names.emplace_back(a.name);
   JsonNode sweep =
       JsonNode::object({{"algorithm", words(names)},

@@ -81,12 +81,8 @@ int64_t all_gather_head_slice(const ShardedProblem& sharded) {
   return sharded.layout.world_size() == 1 || s >= sharded.problem.num_kv_heads ? 0 : s;
 }
 
-Schedule all_gather_attention(const ShardedProblem& sharded) {
-  return {sharded, [sharded](Rank r) { return all_gather_program(sharded, r, Pass::kForward); }};
-}
-
-Schedule all_gather_backward(const ShardedProblem& sharded) {
-  return {sharded, [sharded](Rank r) { return all_gather_program(sharded, r, Pass::kBackward); }};
+Schedule all_gather_attention(const ShardedProblem& sharded, Pass pass) {
+  return {sharded, [=](Rank rank) { return all_gather_program(sharded, rank, pass); }};
 }
 
 }  // namespace longnet

@@ -94,8 +94,9 @@ TEST(BackwardFaults, AWrongOwner) {
 // Two ranks share each K/V head. Ops of rank 1: 4 packs of dO, then a pack of dQ and a merge of dK
 // and dV for each rank.
 TEST(BackwardFaults, GradientsOfAHeadSkippedOrDoubled) {
-  const Schedule right = ulysses_backward(
-      {{.seq_len = 64, .num_heads = 4, .num_kv_heads = 2}, dense_pattern(64), {64, 4}});
+  const Schedule right = ulysses_attention(
+      {{.seq_len = 64, .num_heads = 4, .num_kv_heads = 2}, dense_pattern(64), {64, 4}},
+      Pass::kBackward);
   const char* const missing = "the queries whose gradients arrived are not the pattern's";
   for (int i = 0; i < 4; ++i) {
     expect_found(with_fault(right, 1, [i](RankProgram& p) { remove_first<Merge>(p, i); }), missing);
@@ -209,15 +210,15 @@ TEST(BackwardFaults, StatisticsOfAnotherBranch) {
                          {.branches = {{16, 1}, {64, 2}}, .mix = MixRule::kSum},
                          {64, 4}};
   for (const int i : {0, 1})
-    expect_found(with_fault(dilated_backward(s), 1,
+    expect_found(with_fault(dilated_attention(s, Pass::kBackward), 1,
                             [i](RankProgram& p) {
                               Delta& delta = first<Delta>(p, i);
                               delta.output = delta.lse = {kOutputSlot, delta.into.rows};
                             }),
                  "the statistics are those of other keys");
-  expect_found(
-      with_fault(dilated_backward(s), 1, [](RankProgram& p) { remove_first<Delta>(p, 1); }),
-      "the statistics are those of other keys");
+  expect_found(with_fault(dilated_attention(s, Pass::kBackward), 1,
+                          [](RankProgram& p) { remove_first<Delta>(p, 1); }),
+               "the statistics are those of other keys");
 }
 
 // Detached weights: delta of the branch alone, L of all. Each of the other three is another
@@ -230,7 +231,7 @@ TEST(BackwardFaults, StatisticsOfAnotherMixture) {
     const ShardedProblem s{{.seq_len = 64, .num_heads = 2, .num_kv_heads = 2},
                            {.branches = {{16, 1}, {64, 2}}, .mix = mix},
                            {64, 4}};
-    expect_found(with_fault(dilated_backward(s), 1,
+    expect_found(with_fault(dilated_attention(s, Pass::kBackward), 1,
                             [of_all = std::pair{output, lse}](RankProgram& p) {
                               Delta& delta = first<Delta>(p, 1);
                               const SlotView merged{kOutputSlot, delta.into.rows};
@@ -239,7 +240,7 @@ TEST(BackwardFaults, StatisticsOfAnotherMixture) {
                               delta.lse = of_all.second ? merged : alone;
                             }),
                  "the statistics are those of other keys");
-    expect_found(with_fault(dilated_backward(s), 1,
+    expect_found(with_fault(dilated_attention(s, Pass::kBackward), 1,
                             [](RankProgram& p) {
                               Delta& delta = first<Delta>(p, 1);
                               delta.lse = delta.output;

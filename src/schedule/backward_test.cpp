@@ -103,7 +103,7 @@ TEST(BackwardPrograms, AreCorrectForEveryShape) {
             problem.dtype = ranks % 2 == 0 ? DType::kBFloat16 : DType::kFloat32;
             const bool right =
                 expect_backward(algorithm, {problem, pattern, {problem.seq_len, ranks, layout}});
-            if (algorithm.make_backward) ran.add(std::string(algorithm.name), right);
+            ran.add(std::string(algorithm.name), right);
           }
   ran.expect_some_of_each();
 }
@@ -158,14 +158,6 @@ TEST(BackwardPrograms, TheFirstMessageStartsBeforeAnyKernel) {
         program.ops, [](const Op& op) { return std::holds_alternative<Pack>(op.what); });
     EXPECT_TRUE(is_communication(first.what)) << algorithm.name << ": " << to_text(first);
   }
-}
-
-TEST(BackwardPrograms, AnAlgorithmWithoutOneSaysWhy) {
-  const ShardedProblem s{{.seq_len = 64}, dense_pattern(64), {64, 2}};
-  AlgorithmInfo forward_only = find_algorithm("ring");
-  forward_only.make_backward = nullptr;
-  EXPECT_NE(why_no_program(forward_only, s, Pass::kBackward).find("no backward pass yet"),
-            std::string::npos);
 }
 
 // P = 8, c = 512 tokens a rank, H = 16, G = 4, d = 64, fp32: a token has 4096 bytes of Q, dO or dQ,
@@ -228,21 +220,21 @@ TEST(BackwardPrograms, LocalSegmentsHideBothMessagesOfDilated) {
       {.seq_len = 96, .num_heads = 4, .num_kv_heads = 4}, {.branches = {{4, 1}, {96, 4}}}, {96, 4}};
   const auto local_queries = [&] {
     std::vector<int64_t> tokens;
-    for (const Op& op : dilated_backward(s).program(1).ops)
+    for (const Op& op : dilated_attention(s, Pass::kBackward).program(1).ops)
       if (const auto* o = std::get_if<AttendBackward>(&op.what); o && o->kv.slot == kKvSlot)
         tokens.push_back(o->queries.length());
     return tokens;
   };
-  EXPECT_EQ(letters(dilated_backward(s), 1), "GLXrrrLmm");
+  EXPECT_EQ(letters(dilated_attention(s, Pass::kBackward), 1), "GLXrrrLmm");
   EXPECT_EQ(local_queries(), (std::vector<int64_t>{12, 12}));
   s.problem.dtype = DType::kBFloat16;
   EXPECT_EQ(local_queries(), (std::vector<int64_t>{8, 16}));
   s.pattern = {.branches = {{24, 1}, {48, 2}, {96, 4}}};
-  EXPECT_EQ(letters(dilated_backward(s), 1), "GGXrXrrrLmmmm");
+  EXPECT_EQ(letters(dilated_attention(s, Pass::kBackward), 1), "GGXrXrrrLmmmm");
   s.pattern = {.branches = {{24, 1}, {12, 1}, {96, 4}}};
-  EXPECT_EQ(letters(dilated_backward(s), 1), "GLXrrrLmm");
+  EXPECT_EQ(letters(dilated_attention(s, Pass::kBackward), 1), "GLXrrrLmm");
   s.pattern = {.branches = {{24, 1}, {12, 1}}};
-  EXPECT_EQ(letters(dilated_backward(s), 1), "LL");
+  EXPECT_EQ(letters(dilated_attention(s, Pass::kBackward), 1), "LL");
 }
 
 }  // namespace

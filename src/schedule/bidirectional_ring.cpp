@@ -89,13 +89,8 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank, Pass
 
 }  // namespace
 
-Schedule bidirectional_ring_attention(const ShardedProblem& sharded) {
-  return {sharded, [sharded](Rank r) { return bidirectional_program(sharded, r, Pass::kForward); }};
-}
-
-Schedule bidirectional_ring_backward(const ShardedProblem& sharded) {
-  return {sharded,
-          [sharded](Rank r) { return bidirectional_program(sharded, r, Pass::kBackward); }};
+Schedule bidirectional_ring_attention(const ShardedProblem& sharded, Pass pass) {
+  return {sharded, [=](Rank rank) { return bidirectional_program(sharded, rank, pass); }};
 }
 
 }  // namespace longnet

@@ -180,7 +180,8 @@ TEST(Formulas, DoubleRing) {  // (Po - 1) 2 c G d e of its bytes leave the node
     s.options.ring_inner = inner;
     const int64_t shard = 2 * (kN / 8) * 4 * kD * 4;  // as many bytes of gradients
     for (const bool backward : {false, true}) {
-      const Schedule schedule = backward ? double_ring_backward(s) : double_ring_attention(s);
+      const Schedule schedule =
+          double_ring_attention(s, backward ? Pass::kBackward : Pass::kForward);
       int64_t leaving = 0;
       for (const Op& op : schedule.program(1).ops)
         if (const auto* send = std::get_if<Send>(&op.what); send && send->to / inner != 1 / inner)
@@ -191,8 +192,10 @@ TEST(Formulas, DoubleRing) {  // (Po - 1) 2 c G d e of its bytes leave the node
 }
 
 TEST(Formulas, CausalBalance) {
-  const auto balance = [](Schedule (*make)(const ShardedProblem&), int ranks, LayoutKind layout) {
-    return account(lower_collectives(make(problem(ranks, kH, layout, true)), {})).balance(ranks);
+  const auto balance = [](Schedule (*make)(const ShardedProblem&, Pass), int ranks,
+                          LayoutKind layout) {
+    return account(lower_collectives(make(problem(ranks, kH, layout, true), Pass::kForward), {}))
+        .balance(ranks);
   };
   for (const int p : {2, 4, 8}) {
     EXPECT_NEAR(balance(ring_attention, p, LayoutKind::kContiguous), double(p) / (2 * p - 1), 2e-3);

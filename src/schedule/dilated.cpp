@@ -235,14 +235,10 @@ class DilatedProgram {
 
 }  // namespace
 
-Schedule dilated_attention(const ShardedProblem& sharded) {
-  return {sharded,
-          [sharded](Rank rank) { return DilatedProgram(sharded, rank, Pass::kForward).make(); }};
-}
-
-Schedule dilated_backward(const ShardedProblem& sharded) {
-  return {sharded, [sharded](Rank rank) {
-            return DilatedProgram(sharded, rank, Pass::kBackward).make_backward();
+Schedule dilated_attention(const ShardedProblem& sharded, Pass pass) {
+  return {sharded, [=](Rank rank) {
+            DilatedProgram program(sharded, rank, pass);
+            return pass == Pass::kForward ? program.make() : program.make_backward();
           }};
 }
 

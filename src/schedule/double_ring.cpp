@@ -70,24 +70,13 @@ int double_ring_inner(const ShardedProblem& sharded) {
   return inner;
 }
 
-namespace {
-
-Schedule double_ring_schedule(const ShardedProblem& sharded, Pass pass) {
+Schedule double_ring_attention(const ShardedProblem& sharded, Pass pass) {
   const int inner = double_ring_inner(sharded);
   check(sharded.layout.world_size() % inner == 0, "Pi = ", inner,
         " must divide P = ", sharded.layout.world_size());
   return {.sharded = sharded,
           .program = [=](Rank rank) { return double_ring_program(sharded, rank, inner, pass); },
           .inner_group = inner};
-}
-
-}  // namespace
-
-Schedule double_ring_attention(const ShardedProblem& s) {
-  return double_ring_schedule(s, Pass::kForward);
-}
-Schedule double_ring_backward(const ShardedProblem& s) {
-  return double_ring_schedule(s, Pass::kBackward);
 }
 
 }  // namespace longnet

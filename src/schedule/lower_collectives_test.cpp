@@ -36,7 +36,7 @@ TEST(CollectivesUsed, NamesTheAlgorithmThatRunsInstead) {
   EXPECT_THAT(collectives_used(schedule("ulysses", 4), parse_collective("pairwise")),
               ElementsAre("all_to_all: pairwise"));
   ShardedProblem sparse{{.seq_len = 96}, {.branches = {{96, 4}}}, {96, 6}};  // rows of a branch
-  EXPECT_THAT(collectives_used(dilated_backward(sparse), doubling),
+  EXPECT_THAT(collectives_used(dilated_attention(sparse, Pass::kBackward), doubling),
               ElementsAre("all_gather: bruck", "reduce_scatter: linear"));
   EXPECT_THAT(collectives_used(schedule("ring", 4), doubling), IsEmpty());
   EXPECT_THAT(collectives_used(schedule("all_gather", 1), doubling), IsEmpty());
@@ -46,7 +46,8 @@ TEST(CollectivesUsed, NamesTheAlgorithmThatRunsInstead) {
 TEST(LinearReduceScatter, AddsThePiecesOfAllOthersAtOnceInRankOrder) {
   const ShardedProblem s{
       {.seq_len = 96, .num_heads = 1, .num_kv_heads = 1}, {.branches = {{96, 4}}}, {96, 4}};
-  const RankProgram program = lower_collectives(dilated_backward(s), {}).program(1);
+  const RankProgram program =
+      lower_collectives(dilated_attention(s, Pass::kBackward), {}).program(1);
   std::vector<Merge> merges;
   std::vector<std::pair<Rank, int>> received;  // from whom, into which piece
   for (const Op& op : program.ops) {

@@ -81,15 +81,10 @@ class QueryGatherProgram {
 
 }  // namespace
 
-Schedule query_gather_attention(const ShardedProblem& sharded) {
-  return {sharded, [sharded](Rank rank) {
-            return QueryGatherProgram(sharded, rank, Pass::kForward).make();
-          }};
-}
-
-Schedule query_gather_backward(const ShardedProblem& sharded) {
-  return {sharded, [sharded](Rank rank) {
-            return QueryGatherProgram(sharded, rank, Pass::kBackward).make_backward();
+Schedule query_gather_attention(const ShardedProblem& sharded, Pass pass) {
+  return {sharded, [=](Rank rank) {
+            QueryGatherProgram program(sharded, rank, pass);
+            return pass == Pass::kForward ? program.make() : program.make_backward();
           }};
 }
 

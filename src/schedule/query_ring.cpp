@@ -60,8 +60,9 @@ RankProgram query_ring_program(const ShardedProblem& sharded, Rank rank) {
 
 }  // namespace
 
-Schedule query_ring_backward(const ShardedProblem& sharded) {
-  return {sharded, [sharded](Rank r) { return query_ring_program(sharded, r); }};
+Schedule query_ring_attention(const ShardedProblem& sharded, Pass pass) {
+  if (pass == Pass::kForward) return ring_attention(sharded, pass);
+  return {sharded, [=](Rank rank) { return query_ring_program(sharded, rank); }};
 }
 
 }  // namespace longnet

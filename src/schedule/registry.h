@@ -14,8 +14,8 @@ struct AlgorithmInfo {
   PatternKind pattern = PatternKind::kDense;  // kind of pattern that it computes
   CollectiveUse collectives = CollectiveUse::kNone;
   bool one_rank_only = false;
-  Schedule (*make)(const ShardedProblem&) = nullptr;
-  Schedule (*make_backward)(const ShardedProblem&) = nullptr;  // null where there is none yet
+  std::string_view forward_of = {};  // another algorithm, whose forward pass it has
+  Schedule (*attention)(const ShardedProblem&, Pass) = nullptr;
   // Empty when the algorithm has programs for this, else the reason.
   std::string (*why_no_program)(const ShardedProblem&) = [](const ShardedProblem&) {
     return std::string();
@@ -30,9 +30,8 @@ struct AlgorithmInfo {
   // values that change nothing; as given where they are not supported. Null: it reads none.
   AlgorithmOptions (*effective_options)(const ShardedProblem&) = nullptr;
 
-  // Two algorithms may share a forward pass: nothing new to a question about that alone.
-  bool has_forward_of(const AlgorithmInfo& o) const {
-    return make == o.make && pattern == o.pattern;
+  Schedule make(const ShardedProblem& sharded, Pass pass = Pass::kForward) const {
+    return attention(sharded, pass);
   }
 };
 
@@ -46,29 +45,19 @@ Schedule make_schedule(const AlgorithmInfo& algorithm, const ShardedProblem& sha
 // Throws UsageError that lists the known names.
 const AlgorithmInfo& find_algorithm(std::string_view name);
 
-// The files of this folder define these and describe them.
-Schedule local_attention(const ShardedProblem& sharded);  // ring.cpp: the baseline of all others
-Schedule local_backward(const ShardedProblem& sharded);
-Schedule ring_attention(const ShardedProblem& sharded);
-Schedule ring_backward(const ShardedProblem& sharded);
-Schedule all_gather_attention(const ShardedProblem& sharded);
-Schedule all_gather_backward(const ShardedProblem& sharded);
+// The files of this folder define these and describe them, each for a forward or a backward pass.
+Schedule ring_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
+Schedule all_gather_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
 int64_t all_gather_head_slice(const ShardedProblem& sharded);  // K/V heads at a time; 0: all
-Schedule ulysses_attention(const ShardedProblem& sharded);     // usp.cpp
-Schedule ulysses_backward(const ShardedProblem& sharded);
-Schedule usp_attention(const ShardedProblem& sharded);
-Schedule usp_backward(const ShardedProblem& sharded);
+Schedule ulysses_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);  // usp.cpp
+Schedule usp_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
 int usp_degree(const ShardedProblem& sharded);  // Pu
-Schedule bidirectional_ring_attention(const ShardedProblem& sharded);
-Schedule bidirectional_ring_backward(const ShardedProblem& sharded);
-Schedule double_ring_attention(const ShardedProblem& sharded);
-Schedule double_ring_backward(const ShardedProblem& sharded);
+Schedule bidirectional_ring_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
+Schedule double_ring_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
 int double_ring_inner(const ShardedProblem& sharded);  // Pi
-Schedule query_ring_backward(const ShardedProblem& sharded);
-Schedule query_gather_attention(const ShardedProblem& sharded);
-Schedule query_gather_backward(const ShardedProblem& sharded);
+Schedule query_ring_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
+Schedule query_gather_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
 // Computes the Sparse Transformer's pattern too, whose summary rows go to every rank.
-Schedule dilated_attention(const ShardedProblem& sharded);
-Schedule dilated_backward(const ShardedProblem& sharded);
+Schedule dilated_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
 
 }  // namespace longnet

@@ -9,7 +9,6 @@
 // On one rank, as `local`, it is {attend q x kv -> output}.
 //
 // Backward, K and V make the same trip, and the sums of their gradients follow (GradientRing).
-#include "core/check.h"
 #include "schedule/registry.h"
 #include "schedule/ring_steps.h"
 
@@ -39,22 +38,10 @@ RankProgram ring_program(const ShardedProblem& sharded, Rank rank, Pass pass) {
   return build.take();
 }
 
-Schedule local_schedule(const ShardedProblem& sharded, Pass pass) {
-  return {sharded, [sharded, pass](Rank rank) {
-            check(sharded.layout.world_size() == 1, "local runs on one rank");
-            return ring_program(sharded, rank, pass);
-          }};
-}
-
-Schedule ring_schedule(const ShardedProblem& sharded, Pass pass) {
-  return {sharded, [sharded, pass](Rank rank) { return ring_program(sharded, rank, pass); }};
-}
-
 }  // namespace
 
-Schedule local_attention(const ShardedProblem& s) { return local_schedule(s, Pass::kForward); }
-Schedule local_backward(const ShardedProblem& s) { return local_schedule(s, Pass::kBackward); }
-Schedule ring_attention(const ShardedProblem& s) { return ring_schedule(s, Pass::kForward); }
-Schedule ring_backward(const ShardedProblem& s) { return ring_schedule(s, Pass::kBackward); }
+Schedule ring_attention(const ShardedProblem& sharded, Pass pass) {
+  return {sharded, [=](Rank rank) { return ring_program(sharded, rank, pass); }};
+}
 
 }  // namespace longnet

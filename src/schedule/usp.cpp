@@ -166,12 +166,8 @@ Schedule usp_of_degree(const ShardedProblem& sharded, int degree, Pass pass) {
 
 }  // namespace
 
-Schedule ulysses_attention(const ShardedProblem& sharded) {
-  return usp_of_degree(sharded, sharded.layout.world_size(), Pass::kForward);
-}
-
-Schedule ulysses_backward(const ShardedProblem& sharded) {
-  return usp_of_degree(sharded, sharded.layout.world_size(), Pass::kBackward);
+Schedule ulysses_attention(const ShardedProblem& sharded, Pass pass) {
+  return usp_of_degree(sharded, sharded.layout.world_size(), pass);
 }
 
 int usp_degree(const ShardedProblem& sharded) {
@@ -181,12 +177,8 @@ int usp_degree(const ShardedProblem& sharded) {
   return int(std::gcd(int64_t{sharded.layout.world_size()}, sharded.problem.num_kv_heads));
 }
 
-Schedule usp_attention(const ShardedProblem& sharded) {
-  return usp_of_degree(sharded, usp_degree(sharded), Pass::kForward);
-}
-
-Schedule usp_backward(const ShardedProblem& sharded) {
-  return usp_of_degree(sharded, usp_degree(sharded), Pass::kBackward);
+Schedule usp_attention(const ShardedProblem& sharded, Pass pass) {
+  return usp_of_degree(sharded, usp_degree(sharded), pass);
 }
 
 }  // namespace longnet

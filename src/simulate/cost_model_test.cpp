@@ -31,11 +31,11 @@ void expect_counts(const AttendCounts& c, const AttendCounts& wanted) {
 
 TEST(AttendCounts, EachHeadsQueriesAreCutIntoBlocksThatPackTheirKeys) {
   const ShardedProblem dense = problem(4096, 1, false, dense_pattern(4096));
-  expect_counts(count_attend(dense, attends(local_attention(dense), 0).front(), 2048),
+  expect_counts(count_attend(dense, attends(ring_attention(dense), 0).front(), 2048),
                 {4, 8192, 4 * 4096, 2.0 * 4096 * 4096, false});
   // The first block of each head packs 2048 keys, the second one 4096.
   const ShardedProblem causal = problem(4096, 1, true, dense_pattern(4096));
-  expect_counts(count_attend(causal, attends(local_attention(causal), 0).front(), 2048),
+  expect_counts(count_attend(causal, attends(ring_attention(causal), 0).front(), 2048),
                 {4, 8192, 2 * (2048 + 4096), 4096.0 * 4097, true});
 }
 

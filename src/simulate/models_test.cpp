@@ -300,7 +300,7 @@ TEST(CostModel, ADeltaOfABranchReadsTheRowsOfTheBranch) {
   ShardedProblem s = dense(64, 2, 64);
   s.pattern = {.branches = {{16, 1}, {64, 4}}, .mix = MixRule::kMean};
   const ProgramSet programs =
-      compile(dilated_backward(s), {2, 1}, c, plan_collectives(c, "ring", 2));
+      compile(dilated_attention(s, Pass::kBackward), {2, 1}, c, plan_collectives(c, "ring", 2));
   std::vector<double> deltas;
   for (const auto& lane : programs.of(0).lanes)
     for (const CompactOp& op : lane)

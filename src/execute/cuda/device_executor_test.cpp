@@ -198,7 +198,7 @@ TEST(DeviceExecutorTest, NoTwoBlocksWriteARowOfGradients) {
         SCOPED_TRACE(testing::Message()
                      << algorithm.name << " " << to_string(layout) << " " << ranks);
         const Schedule schedule =
-            lower_collectives(algorithm.make_backward(s), parse_collective("native"));
+            lower_collectives(algorithm.make(s, Pass::kBackward), parse_collective("native"));
         RankProgram program = schedule.program(ranks - 1);
         std::vector<std::vector<std::byte>> slots;
         BoundProgram::Memory memory;

@@ -41,7 +41,7 @@ inline Schedule backward_of(std::string_view name, int ranks) {
       {.seq_len = 64, .num_heads = 2, .num_kv_heads = 2}, dense_pattern(64), {64, ranks}};
   if (algorithm.pattern == PatternKind::kDilated) s.pattern = {.branches = {{16, 1}, {64, 2}}};
   if (algorithm.pattern == PatternKind::kSparse) s.pattern = sparse_pattern(11, 3);
-  return algorithm.make_backward(s);
+  return algorithm.make(s, Pass::kBackward);
 }
 
 }  // namespace longnet
