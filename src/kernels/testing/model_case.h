@@ -56,7 +56,7 @@ class Values {
  private:
   int64_t rows_, cols_, stride_;
   DType dtype_;
-  std::vector<std::byte> bytes_;
+  std::vector<unsigned char> bytes_;  // which vectors compare as a whole
 };
 
 using Outputs = std::vector<Values>;
