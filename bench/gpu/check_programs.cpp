@@ -101,10 +101,10 @@ void run_program_case(const ProgramCase& c, Outcome& out) {
   out.expect(failure.empty(), to_string(c) + ": " + failure);
 }
 
-// The dilated algorithm by `kernel` on ranks that share devices.
-ProgramCase dilated_case(bool small, const char* kernel, int ranks) {
+// An algorithm by `kernel` on ranks that share devices.
+ProgramCase case_of(const AlgorithmInfo& algorithm, bool small, const char* kernel, int ranks) {
   const int64_t n = small ? 300 : 1000;
-  return {.algorithm = "dilated",
+  return {.algorithm = std::string(algorithm.name),
           .kernel = kernel,
           .transport = "cuda_ipc",
           .problem = {.seq_len = n,
@@ -113,8 +113,14 @@ ProgramCase dilated_case(bool small, const char* kernel, int ranks) {
                       .head_dim = 64,
                       .batch = small ? 1 : 2,  // device_tests have batches, too
                       .dtype = DType::kBFloat16},
-          .pattern = {.branches = {{n / 5, 1}, {n / 2, 3}, {n, 7}}},
+          .pattern = algorithm.pattern == PatternKind::kDense ? dense_pattern(n)
+                     : algorithm.pattern == PatternKind::kSparse
+                         ? sparse_pattern(n / 9, 5)
+                         : DilatedPattern{.branches = {{n / 5, 1}, {n / 2, 3}, {n, 7}}},
           .ranks = ranks};
+}
+ProgramCase dilated_case(bool small, const char* kernel, int ranks) {
+  return case_of(find_algorithm("dilated"), small, kernel, ranks);
 }
 
 void check_registered_buffer(Outcome& out) {
@@ -142,12 +148,8 @@ void check_programs(Outcome& out, bool small) {
     for (const bool causal : {false, true})
       for (const int ranks : {1, 2, 3, 4}) {
         if (small && ranks > 2) continue;
-        ProgramCase c = dilated_case(small, "cuda", ranks);
-        const int64_t n = c.problem.seq_len;
-        c.algorithm = algorithm.name;
+        ProgramCase c = case_of(algorithm, small, "cuda", ranks);
         c.problem.causal = causal;
-        if (algorithm.pattern == PatternKind::kDense) c.pattern = dense_pattern(n);
-        if (algorithm.pattern == PatternKind::kSparse) c.pattern = sparse_pattern(n / 9, 5);
         run_program_case(c, out);
         if (ranks != 2 && ranks != 3) continue;
         if (!small) {  // how a transport slows kernels shows at their real speed alone
@@ -182,13 +184,9 @@ void check_programs_backward(Outcome& out, bool small) {
     for (const int ranks : {1, 2, 3}) {
       const bool ring = algorithm.name == "ring", dilated = algorithm.name == "dilated";
       if (small && (ranks != 2 || !(ring || dilated))) continue;
-      ProgramCase c = dilated_case(small, "cuda", ranks);
-      const int64_t n = c.problem.seq_len;
-      c.algorithm = algorithm.name;
+      ProgramCase c = case_of(algorithm, small, "cuda", ranks);
       c.pass = Pass::kForwardBackward;
       c.problem.causal = ranks != 1;
-      if (algorithm.pattern == PatternKind::kDense) c.pattern = dense_pattern(n);
-      if (algorithm.pattern == PatternKind::kSparse) c.pattern = sparse_pattern(n / 9, 5);
       if (ring) c.layout = LayoutKind::kZigzag;
       if (dilated && ranks == 1) c.pattern.mix = MixRule::kMean;
       run_program_case(c, out);
