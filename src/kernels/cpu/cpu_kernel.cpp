@@ -185,10 +185,7 @@ class CpuKernel : public AttentionKernel {
                   std::span<const std::byte> workspace) const {
     const std::string reason = why_unsupported(options);
     check(reason.empty(), "kernel ", name(), ": ", reason);
-    check(int64_t(workspace.size()) >= needed, "workspace of ", workspace.size(),
-          " bytes is too small for ", threads, " threads, needed: ", needed);
-    check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
-          static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
+    check_workspace(workspace, needed, threads);
   }
 
   static AttendOptions without_hook(AttendOptions options) {

@@ -90,7 +90,7 @@ class CpuModelKernel final : public ModelKernel {
 
   void gemm(const GemmTask& task, int threads, std::span<std::byte> workspace) const override {
     check_task(task);
-    check_workspace(threads, workspace);
+    check_workspace(workspace, workspace_bytes(threads), threads);
     const int64_t m = task.m(), n = task.n(), per_thread = gemm_workspace_bytes();
     if (m == 0 || n == 0) return;
     const GemmCut cut = cut_for(m, n, threads);
@@ -142,7 +142,7 @@ class CpuModelKernel final : public ModelKernel {
   void layer_norm_backward(const LayerNormBackwardTask& task, int threads,
                            std::span<std::byte> workspace) const override {
     check_task(task);
-    check_workspace(threads, workspace);
+    check_workspace(workspace, workspace_bytes(threads), threads);
     const int64_t cols = task.x.cols, pitch = 2 * round_up(cols, kMaxLanes);
     const int64_t held = std::min(
         kMostSums, gemm_workspace_bytes() / int64_t(sizeof(float)) / std::max(pitch, int64_t{1}));
@@ -247,15 +247,6 @@ class CpuModelKernel final : public ModelKernel {
     return sum_of_pieces(std::ssize(x), kPieceNumbers, threads, [&](int64_t begin, int64_t count) {
       return sum_squares(x.data() + begin, count);
     });
-  }
-
- private:
-  void check_workspace(int threads, std::span<const std::byte> workspace) const {
-    const int64_t needed = workspace_bytes(threads);
-    check(std::ssize(workspace) >= needed, "workspace of ", workspace.size(),
-          " bytes is too small for ", threads, " threads, needed: ", needed);
-    check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
-          static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
   }
 };
 

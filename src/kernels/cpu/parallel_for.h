@@ -2,13 +2,24 @@
 // loops. The body must not throw.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
 
+#include "core/check.h"
+
 namespace longnet {
+
+// Throws where the scratch memory of all threads is too small or not aligned.
+inline void check_workspace(std::span<const std::byte> workspace, int64_t needed, int threads) {
+  check(std::ssize(workspace) >= needed, "workspace of ", workspace.size(),
+        " bytes is too small for ", threads, " threads, needed: ", needed);
+  check(reinterpret_cast<uintptr_t>(workspace.data()) % 64 == 0, "workspace at ",
+        static_cast<const void*>(workspace.data()), " is not 64-byte aligned");
+}
 
 // body(list, item, thread) for each item in [0, items(list)) of each list; dynamic, since causal
 // tasks differ in cost.
