@@ -26,7 +26,7 @@ SweepRun::SweepRun(World& world, const Sweep& sweep, const Plan& plan, SweepTarg
     writer_->lock(/*alone=*/false);
     std::filesystem::remove(beats_file(writer_->directory()));
   }
-  directory_ = world_.root_text(root ? writer_->directory() : "");
+  directory_ = world_.all_texts(root ? writer_->directory() : "").front();
   if (!world_.is_one_process()) {
     if (!root) joined_ = join_run(directory_);
     watchdog_.join(beats_file(directory_));

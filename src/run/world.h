@@ -64,9 +64,8 @@ class World {
   }
   // Rank 0's flag, on every process.
   bool agree(bool root_flag) { return mpi_ ? mpi()->broadcast_flag(root_flag) : root_flag; }
-  // The smallest value of all processes, and rank 0's text, on every process.
+  // The smallest value of all processes, on every process.
   double smallest(double value) { return mpi_ ? -mpi()->max_of(-value) : value; }
-  std::string root_text(const std::string& text) { return all_texts(text).front(); }
   // One text per rank: host name and cores.
   std::vector<std::string> all_texts(const std::string& mine) {
     return mpi_ ? mpi()->all_texts(mine) : std::vector<std::string>(size_t(thread_ranks_), mine);
