@@ -66,14 +66,13 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::s
   executor.fill_inputs();
   comm.reset_counters();
   executor.run();
-  const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
-  check(comm.counters().bytes_sent == expected.bytes_sent &&
-            comm.counters().messages_sent == expected.messages_sent &&
-            comm.counters().bytes_received == expected.bytes_received &&
-            comm.counters().messages_received ==
-                received_messages(executor.sharded(), executor.program(), comm.rank()),
-        "counted and predicted differ: ", algorithm.name, " counted ", comm.counters().bytes_sent,
-        " bytes, predicted ", expected.bytes_sent);
+  const ClosedFormCounts expected =
+      program_counts(executor.sharded(), executor.program(), comm.rank());
+  const CommCounters& c = comm.counters();
+  const ClosedFormCounts counted{c.bytes_sent, c.messages_sent, c.bytes_received,
+                                 c.messages_received, expected.memory_bytes};
+  check(counted == expected, "counted and predicted differ: ", algorithm.name, ": ",
+        to_text(counted), ", ", to_text(expected));
   executor.run();
   comm.barrier();
   const int64_t before = allocations_so_far();

@@ -386,9 +386,8 @@ void record_counts(PointRecord& record, PointSession& session, const PointPlan& 
   const double own_s = samples.own_s.empty() ? 0 : median(samples.own_s);
   for (Rank rank = 0; const auto& told : gather(comm, std::vector{own_s, a.pairs}))
     add_rank(record, rank++, told[0], told[1]);
-  const ClosedFormCounts program{
-      a.bytes_sent, a.messages_sent, a.bytes_received,
-      received_messages(executor.sharded(), executor.program(), comm.rank()), a.memory_bytes()};
+  const ClosedFormCounts program =
+      program_counts(executor.sharded(), executor.program(), comm.rank());
   record_communication(record, c, program, runs, comm);
   record_memory(record, session.ledger(), a, plan, comm);
   record_closed_forms(record, program,

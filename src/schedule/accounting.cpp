@@ -213,6 +213,13 @@ int64_t received_messages(const ShardedProblem& s, const RankProgram& program, R
   return count;
 }
 
+ClosedFormCounts program_counts(const ShardedProblem& sharded, const RankProgram& program,
+                                Rank rank) {
+  const RankAccount a = account(sharded, program, rank);
+  return {a.bytes_sent, a.messages_sent, a.bytes_received,
+          received_messages(sharded, program, rank), a.memory_bytes()};
+}
+
 std::vector<Rank> accounted_ranks(int world_size, int max_ranks) {
   const bool all = max_ranks <= 0 || world_size <= max_ranks;
   const int count = all ? world_size : 5;

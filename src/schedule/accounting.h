@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "schedule/closed_form_counts.h"
 #include "schedule/row_map.h"
 
 namespace longnet {
@@ -46,6 +47,9 @@ RankAccount account(const ShardedProblem& sharded, const RankProgram& program, R
 // Non-empty messages that a rank receives. Apart from its account, because it looks at every member
 // of a gather: plans and walks over thousands of ranks do without.
 int64_t received_messages(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
+// Both, to be held against closed forms and against what was counted.
+ClosedFormCounts program_counts(const ShardedProblem& sharded, const RankProgram& program,
+                                Rank rank);
 
 // Totals over ranks: sums of work, maxima of bytes, messages and memory.
 struct WorldAccount {

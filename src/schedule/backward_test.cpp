@@ -76,11 +76,8 @@ bool expect_pass(const AlgorithmInfo& algorithm, ShardedProblem s, const std::st
     const auto form = closed_form_counts(algorithm.name, s, choice, r, pass);
     EXPECT_EQ(form.has_value(), s.pattern.phase_parts == 1) << where();
     if (!form) continue;
-    const RankAccount a = account(schedule.sharded, program, r);
-    const ClosedFormCounts counted{a.bytes_sent, a.messages_sent, a.bytes_received,
-                                   received_messages(schedule.sharded, program, r),
-                                   a.memory_bytes()};
-    EXPECT_EQ(to_text(*form), to_text(counted)) << where() << "rank " << r;
+    EXPECT_EQ(to_text(*form), to_text(program_counts(schedule.sharded, program, r)))
+        << where() << "rank " << r;
   }
   return true;
 }

@@ -21,12 +21,6 @@ ShardedProblem problem(int ranks, int64_t kv_heads, LayoutKind layout = LayoutKi
       {kN, ranks, layout}};
 }
 
-ClosedFormCounts counts_of(const ShardedProblem& s, const RankProgram& program, Rank r) {
-  const RankAccount a = account(s, program, r);
-  return {a.bytes_sent, a.messages_sent, a.bytes_received, received_messages(s, program, r),
-          a.memory_bytes()};
-}
-
 // False when the algorithm cannot run this.
 bool expect_closed_form(const AlgorithmInfo& algorithm, const ShardedProblem& s,
                         const std::string& collective = "native", int node_size = 0) {
@@ -38,7 +32,7 @@ bool expect_closed_form(const AlgorithmInfo& algorithm, const ShardedProblem& s,
     const auto form = closed_form_counts(algorithm.name, s, choice, r);
     EXPECT_EQ(form.has_value(), s.pattern.phase_parts == 1);
     if (!form) continue;
-    const ClosedFormCounts counted = counts_of(schedule.sharded, schedule.program(r), r);
+    const ClosedFormCounts counted = program_counts(schedule.sharded, schedule.program(r), r);
     EXPECT_EQ(to_text(*form), to_text(counted))
         << algorithm.name << " rank " << r << " of " << s.layout.world_size()
         << " N=" << s.problem.seq_len << " H=" << s.problem.num_heads

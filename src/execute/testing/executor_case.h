@@ -126,21 +126,16 @@ inline CheckOutcome run_case(const Case& c) {
     comm.reset_counters();
     executor.run();
     // Some schedules refine the layout, so the executor's problem is the one to account for.
-    const RankAccount expected = account(executor.sharded(), executor.program(), comm.rank());
-    check(comm.counters().bytes_sent == expected.bytes_sent, "sent ", comm.counters().bytes_sent,
-          " bytes, predicted ", expected.bytes_sent);
-    check(comm.counters().bytes_received == expected.bytes_received, "received ",
-          comm.counters().bytes_received, " bytes, predicted ", expected.bytes_received);
-    check(comm.counters().messages_sent == expected.messages_sent, "sent ",
-          comm.counters().messages_sent, " messages, predicted ", expected.messages_sent);
-    const int64_t received = received_messages(executor.sharded(), executor.program(), comm.rank());
-    check(comm.counters().messages_received == received, "received ",
-          comm.counters().messages_received, " messages, predicted ", received);
+    const ClosedFormCounts expected =
+        program_counts(executor.sharded(), executor.program(), comm.rank());
     const AttendOptions options{
         .head_dim = c.problem.head_dim, .dtype = c.problem.dtype, .causal = c.problem.causal};
-    const int64_t held = ledger.peak_bytes() - ledger.peak_bytes(kProgramLists);
-    check(held == expected.memory_bytes() + kernel->workspace_bytes(options, 1), "holds ", held,
-          " bytes, predicted ", expected.memory_bytes());
+    const CommCounters& moved = comm.counters();
+    const ClosedFormCounts counted{moved.bytes_sent, moved.messages_sent, moved.bytes_received,
+                                   moved.messages_received,
+                                   ledger.peak_bytes() - ledger.peak_bytes(kProgramLists) -
+                                       kernel->workspace_bytes(options, 1)};
+    check(counted == expected, "counted ", to_text(counted), ", predicted ", to_text(expected));
     const CheckOutcome mine =
         check_samples(executor, samples, comm, 0,
                       c.samples == kAllRows ? known_rows : Definition(reference_rows));
