@@ -10,9 +10,10 @@
 //                   r = 16 of one head). interleaved_p50, _p90: percentiles of the share of the
 //                   peak that the same thread reaches right after each iteration; of several
 //                   threads, which share the work unevenly, there are none.
-// attend/cpu_amx    the same of the kernel cpu_amx, where the machine has it. The peak is that of
-//                   multiply-adds, which tiles exceed: a share may be above 1.
 // backward          the same of the backward pass: 10 * d operations per visible pair.
+// attend/cpu_amx, backward/cpu_amx
+//                   the same of the kernel cpu_amx, where the machine has it. The peak is that of
+//                   multiply-adds, which tiles exceed: a share may be above 1.
 // merge, add, reset, pack
 //                   bytes_per_second: every byte read once and written once. share_of_bandwidth: of
 //                   the memory bandwidth on one thread; above 1 for sizes that stay in caches.
@@ -155,15 +156,15 @@ std::vector<AttendPoint> attend_points(const Machine& machine) {
   }
   if (machine.cores > 1)
     points.push_back({.segments = 4 * int64_t{machine.cores}, .threads = machine.cores});
-  for (size_t i = 0, forward = points.size(); i < forward; ++i) {
-    points.push_back(points[i]);
-    points.back().backward = true;
-  }
   if (make_kernel("cpu_amx")->why_unsupported({}).empty())
     for (const DType dtype : {fp32, bf16})
       for (const int64_t d : {64, 128})
         for (const bool causal : {false, true})
           points.push_back({.dtype = dtype, .head_dim = d, .causal = causal, .kernel = "cpu_amx"});
+  for (size_t i = 0, forward = points.size(); i < forward; ++i) {
+    points.push_back(points[i]);
+    points.back().backward = true;
+  }
   return points;
 }
 

@@ -7,7 +7,7 @@ std::span<const KernelInfo> kernels() {
   static constexpr KernelInfo kKernels[] = {
       {"reference", "the host, double precision, obvious and slow", make_reference_kernel},
       {"cpu", "the host's cores, SIMD by Highway, OpenMP threads", make_cpu_kernel},
-      {"cpu_amx", "the same, forward passes by Intel's AMX tiles", make_amx_kernel},
+      {"cpu_amx", "the same, attention by Intel's AMX tiles", make_amx_kernel},
   };
   return kKernels;
 }

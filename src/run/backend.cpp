@@ -19,15 +19,6 @@
 namespace longnet {
 namespace {
 
-// The highest rate of a pass over that of multiply-adds. A forward pass has two products, a
-// backward pass five, which no kernel makes faster than multiply-adds; nor are products of layers,
-// for which this is more than they can reach.
-double peak_over_fma_of(const PointParams& p) {
-  const double forward = has_forward(p.pass) ? 2 : 0, backward = has_backward(p.pass) ? 5 : 0;
-  const double rate = forward_peak_over_fma(p.kernel, p.problem.dtype);
-  return (forward + backward) / (forward / rate + backward);
-}
-
 // Measuring on the cores of the host: ranks are threads or processes, timed by their steady clocks.
 class HostSession final : public PointSession {
  public:
@@ -40,7 +31,7 @@ class HostSession final : public PointSession {
         params_(p),
         threads_(p.threads),
         cores_(usable_cores(places_, p.threads)),
-        peak_over_fma_(peak_over_fma_of(p)),
+        peak_over_fma_(peak_over_fma(p.kernel, p.problem.dtype)),
         peak_flops_per_thread_(peak_flops_per_thread) {
     worker_ = make_cpu_row_worker();
     comm.resting_barrier();  // nobody allocates yet
@@ -185,7 +176,7 @@ class HostBackend final : public Backend {
     const double begin = steady_seconds();
     const double flops =
         run_fma(p.threads, seconds * options.peak_flops_per_thread * cores_here(p.threads));
-    return peak_over_fma_of(p) * flops / (steady_seconds() - begin);
+    return peak_over_fma(p.kernel, p.problem.dtype) * flops / (steady_seconds() - begin);
   }
   void record_walking_device(PointRecord& record) const override {
     record.metrics["usable_cores"] = cores_here(record.params.threads);

@@ -8,8 +8,8 @@
 #include "core/check.h"
 #include "core/random.h"
 #include "kernels/attention_kernel.h"
-#include "kernels/cpu/machine_peak.h"
 #include "kernels/reference/row_oracle.h"
+#include "kernels/testing/cpu_kernels.h"
 
 namespace longnet {
 namespace {
@@ -76,18 +76,13 @@ class LongRows {
 
 void expect_accuracy(int64_t head_dim, int64_t keys, double bound) {
   const LongRows rows(head_dim, keys);
-  for (const std::string name : {"cpu", "cpu_amx"})
-    for (const std::string& target : simd_targets()) {
-      const ScopedSimdTarget use(target);
-      const auto kernel = make_kernel(name);
-      if (!kernel->why_unsupported({.head_dim = head_dim}).empty()) continue;
-      const Accuracy accuracy = rows.measure(*kernel);
-      EXPECT_LE(accuracy.o_error, bound) << name << " " << target;
-      // LSE near 14: one unit in the last place is 1e-6
-      EXPECT_LE(accuracy.lse_error, 2e-6) << name << " " << target;
-      testing::Test::RecordProperty(concat(name, "_", target),
-                                    concat(accuracy.o_error * 1e6, "e-6"));
-    }
+  on_every_target([&](const AttentionKernel& kernel) {
+    const Accuracy accuracy = rows.measure(kernel);
+    EXPECT_LE(accuracy.o_error, bound);
+    EXPECT_LE(accuracy.lse_error, 2e-6);  // LSE near 14: one unit in the last place is 1e-6
+    testing::Test::RecordProperty(concat(kernel.name(), "_", simd_target()),
+                                  concat(accuracy.o_error * 1e6, "e-6"));
+  });
 }
 
 TEST(AccuracyTest, SixtyFourThousandKeys) { expect_accuracy(64, 65536, 1e-6); }

@@ -1,4 +1,5 @@
 // AMX tiles, once per instruction set that has AVX-512: registers, products, operands in memory.
+// X' is X transposed.
 #if defined(LONGNET_KERNELS_CPU_AMX_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGNET_KERNELS_CPU_AMX_TILES_INL_H_
 #undef LONGNET_KERNELS_CPU_AMX_TILES_INL_H_
@@ -6,9 +7,15 @@
 #define LONGNET_KERNELS_CPU_AMX_TILES_INL_H_
 #endif
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/attend_simd.h"
+#include "kernels/cpu/key_panels.h"
 #include "kernels/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -157,6 +164,128 @@ HWY_INLINE FloatVec load_numbers(const Storage* from, int64_t left) {
   const hn::CappedTag<float, 8> d8;  // head_dim is a multiple of 8
   return hn::ZeroExtendVector(df, load_floats(d8, from));
 }
+
+template <class Storage>
+inline constexpr int kPiecesOf = sizeof(Storage) == 4 ? 3 : 1;
+
+HWY_INLINE void transpose_tiles(uint32_t* tiles, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) transpose(tiles + i * kTileWords);
+}
+
+// 16 rows at row_of(0), row_of(1), ... as tiles A of X: [padded / 32][pieces]. Transposed they are
+// tiles B of X'. Rows from `rows` on are zeros.
+template <class RowOf>
+HWY_INLINE void pack_rows(const RowOf& row_of, int64_t rows, int64_t head_dim, uint32_t* tiles) {
+  constexpr int kPieces = kPiecesOf<std::remove_cvref_t<decltype(*row_of(0))>>;
+  for (int64_t c = 0; c < head_dim; c += kTileDepth, tiles += kPieces * kTileWords)
+    for (int64_t i = 0; i < kTileSide; ++i) {
+      const int64_t left = i < rows ? head_dim - c : 0;
+      const auto* const from = left > 0 ? row_of(i) + c : nullptr;
+      store_pairs<kPieces>(
+          load_numbers(from, left),
+          load_numbers(left > kTileSide ? from + kTileSide : from, left - kTileSide),
+          tiles + i * kTileSide);
+    }
+}
+
+// 32 rows, the terms of a sum, as tiles B of X: [padded / 16][pieces], `apart` words from one 16
+// columns to the next. Transposed they are tiles A of X'.
+template <class RowOf>
+HWY_INLINE void pack_terms(const RowOf& row_of, int64_t rows, int64_t head_dim, uint32_t* tiles,
+                           int64_t apart) {
+  constexpr int kPieces = kPiecesOf<std::remove_cvref_t<decltype(*row_of(0))>>;
+  for (int64_t c = 0; c < round_up(head_dim, kTileDepth); c += kTileSide, tiles += apart) {
+    const auto numbers = [&](int64_t i) {
+      return i < rows ? load_numbers(row_of(i) + c, head_dim - c) : hn::Zero(FloatTag());
+    };
+    for (int64_t i = 0; i < kTileSide; ++i)
+      store_pairs<kPieces>(numbers(i), numbers(kTileSide + i), tiles + i * kTileSide);
+  }
+}
+
+// Rows of queries (or of dO) as tiles B of Q': [row / 16][padded / 32][pieces], whole pairs of 16.
+template <class Storage>
+HWY_INLINE void pack_queries(const Storage* rows, int64_t stride, int64_t count, int64_t head_dim,
+                             uint32_t* tiles) {
+  const int64_t of_row = round_up(head_dim, kTileDepth) / kTileDepth * kPiecesOf<Storage>;
+  for (int64_t begin = 0; begin < round_up(count, kTileDepth); begin += kTileSide) {
+    pack_rows([&](int64_t i) { return rows + (begin + i) * stride; }, count - begin, head_dim,
+              tiles);
+    transpose_tiles(tiles, of_row);
+    tiles += of_row * kTileWords;
+  }
+}
+
+template <class Storage>
+HWY_INLINE auto rows_from(const PanelRows& rows, int64_t begin) {
+  return [&rows, begin](int64_t i) {
+    return reinterpret_cast<const Storage*>(rows[size_t(begin + i)]);
+  };
+}
+
+// Keys (or values) as tiles A of K: [key / 16][padded / 32][pieces], whole pairs of 16.
+template <class Storage>
+HWY_INLINE void pack_keys_in_rows(const PanelRows& rows, int64_t keys, int64_t head_dim,
+                                  uint32_t* tiles) {
+  const int64_t of_row = round_up(head_dim, kTileDepth) / kTileDepth * kPiecesOf<Storage>;
+  for (int64_t begin = 0; begin < round_up(keys, kTileDepth); begin += kTileSide)
+    pack_rows(rows_from<Storage>(rows, begin), keys - begin, head_dim,
+              tiles + begin / kTileSide * of_row * kTileWords);
+}
+
+// The same as tiles A of K': [padded / 16][kPanelSteps][pieces].
+constexpr int64_t kPanelSteps = kPanelKeys / kTileDepth;
+
+template <class Storage>
+HWY_INLINE void pack_keys_in_columns(const PanelRows& rows, int64_t keys, int64_t head_dim,
+                                     uint32_t* tiles) {
+  constexpr int64_t kTile = kPiecesOf<Storage> * kTileWords;
+  for (int64_t begin = 0; begin < keys; begin += kTileDepth, tiles += kTile) {
+    pack_terms(rows_from<Storage>(rows, begin), keys - begin, head_dim, tiles, kPanelSteps * kTile);
+    for (int64_t c = 0; c < round_up(head_dim, kTileDepth); c += kTileSide)
+      transpose_tiles(tiles + c / kTileSide * kPanelSteps * kTile, kPiecesOf<Storage>);
+  }
+}
+
+// ---- causal masks ----
+
+// The first row of queries that sees each key of a panel: positions of queries ascend. None sees
+// those behind the last.
+class FirstRows {
+ public:
+  void find(const KeyPanel& panel, const QueryRun& q, bool causal) {
+    rows_.fill(std::numeric_limits<int64_t>::max());
+    last_.fill(0);
+    for (const PanelSegment& s : panel.active())
+      for (int64_t i = 0; i < s.keys; ++i)
+        rows_[size_t(s.begin + i)] = causal ? visible_rows(q.first_token, q.token_step, q.rows,
+                                                           s.first_token + i * s.token_step - 1)
+                                            : 0;
+    for (int64_t key = 0; key < kPanelKeys; ++key) {
+      int64_t& last = last_[size_t(key / kTileDepth)];
+      last = HWY_MAX(last, rows_[size_t(key)]);
+    }
+  }
+
+  // Scores of 32 rows from `begin` on and of 32 keys, s[2][`pitch`] with [32][16] each, become -inf
+  // where a row does not see a key.
+  HWY_INLINE void hide(int64_t step, int64_t begin, float* s, int64_t pitch) const {
+    if (last_[size_t(step)] <= begin) return;
+    const FloatTag df;
+    const auto hidden = hn::Set(df, -std::numeric_limits<float>::infinity());
+    for (int64_t key = 0; key < kTileDepth; ++key)
+      for (int64_t i = 0; i < 2; ++i) {
+        const int64_t lanes = rows_[size_t(step * kTileDepth + key)] - begin - i * kTileSide;
+        if (lanes > 0)
+          hn::BlendedStore(hidden, hn::FirstN(df, size_t(HWY_MIN(lanes, kTileSide))), df,
+                           s + i * pitch + key * kTileSide);
+      }
+  }
+
+ private:
+  std::array<int64_t, kPanelKeys> rows_;
+  std::array<int64_t, kPanelSteps> last_;  // of each 32 keys
+};
 
 #endif
 }  // namespace HWY_NAMESPACE

@@ -66,59 +66,35 @@ template <class Storage>
 class AmxChunk {
  public:
   static constexpr int64_t kRows = kAmxRows;
-  static constexpr int kPieces = sizeof(Storage) == 4 ? 3 : 1;
+  static constexpr int kPieces = kPiecesOf<Storage>;
 
   AmxChunk(const AmxWorkspace& ws, const QueryRun& q, bool causal)
       : ws_(ws), q_(q), causal_(causal), blocks_(round_up(q.rows, kRows) / kTileSide) {
     const double log2e = 1.4426950408889634;
     scale_ = float(log2e / std::sqrt(double(ws.head_dim)));
-    for (int64_t block = 0; block < blocks_; ++block) {
-      uint32_t* const tiles = ws_.q + block * tiles_of_row() * kTileWords;
-      pack_rows(
-          [&](int64_t i) {
-            return static_cast<const Storage*>(q.q) + (block * kTileSide + i) * q.row_stride;
-          },
-          std::min(kTileSide, q.rows - block * kTileSide), tiles);
-      for (int64_t i = 0; i < tiles_of_row(); ++i) transpose(tiles + i * kTileWords);
-    }
+    pack_queries(static_cast<const Storage*>(q.q), q.row_stride, q.rows, ws.head_dim, ws.q);
     std::fill_n(ws_.sums, blocks_ * sums_of_block(), 0.0f);
     std::fill_n(ws_.m, blocks_ * kTileSide, kNoMaximum);
   }
 
   template <class>
   void begin_panel(const KeyPanel& panel) {
-    const auto row_of = [](const PanelRows& rows, int64_t key) {
-      return reinterpret_cast<const Storage*>(rows[size_t(key)]);
-    };
-    for (int64_t begin = 0; begin < round_up(panel.keys, kTileDepth); begin += kTileSide)
-      pack_rows([&](int64_t i) { return row_of(panel.k, begin + i); },
-                HWY_MIN(kTileSide, panel.keys - begin),
-                ws_.k + begin / kTileSide * tiles_of_row() * kTileWords);
-    for (int64_t begin = 0; begin < panel.keys; begin += kTileDepth)
-      for (int64_t c = 0; c < ws_.padded; c += kTileSide) {
-        uint32_t* const tiles =
-            ws_.v + (c / kTileSide * kPanelSteps + begin / kTileDepth) * kPieces * kTileWords;
-        const auto numbers = [&](int64_t key) {
-          return key < panel.keys ? load_numbers(row_of(panel.v, key) + c, ws_.head_dim - c)
-                                  : hn::Zero(FloatTag());
-        };
-        for (int64_t i = 0; i < kTileSide; ++i)
-          store_pairs<kPieces>(numbers(begin + i), numbers(begin + kTileSide + i),
-                               tiles + i * kTileSide);
-        for (int64_t i = 0; i < kPieces; ++i) transpose(tiles + i * kTileWords);
-      }
-    find_first_rows(panel);
+    pack_keys_in_rows<Storage>(panel.k, panel.keys, ws_.head_dim, ws_.k);
+    pack_keys_in_columns<Storage>(panel.v, panel.keys, ws_.head_dim, ws_.v);
+    first_rows_.find(panel, q_, causal_);
   }
 
   // As ChunkRows::attend_tile. Rows before `begin` that share its tiles see none of the keys.
   void attend_tile(const KeyPanel&, int64_t begin, int64_t, int64_t keys, const QueryRun*) {
     const int64_t block = begin / kRows * 2, steps = (keys + kTileDepth - 1) / kTileDepth;
     const int64_t row = tiles_of_row() * kTileWords, tile = kPieces * kTileWords;
-    for (int64_t step = 0; step < steps; ++step)
+    for (int64_t step = 0; step < steps; ++step) {
+      float* const s = ws_.s + 2 * step * kTileWords;
       multiply_blocks<kPieces, kPieces>({ws_.k + 2 * step * row, row, tile},
                                         {ws_.q + block * row, row, tile}, ws_.padded / kTileDepth,
-                                        ws_.s + 2 * step * kTileWords, kBlockScores);
-    hide_keys(block * kTileSide, steps * kTileDepth);
+                                        s, kBlockScores);
+      first_rows_.hide(step, block * kTileSide, s, kBlockScores);
+    }
     for (int64_t i = 0; i < 2; ++i)
       take_powers(block + i, ws_.s + i * kBlockScores, steps, ws_.p + i * kBlockPowers);
     for (int64_t c = 0; c < ws_.padded; c += 2 * kTileSide) {
@@ -165,60 +141,11 @@ class AmxChunk {
   }
 
  private:
-  static constexpr int64_t kPanelSteps = kPanelKeys / kTileDepth;
   static constexpr int64_t kBlockScores = kPanelKeys * kTileSide;
   static constexpr int64_t kBlockPowers = kPanelSteps * kPieces * kTileWords;
 
   int64_t tiles_of_row() const { return ws_.padded / kTileDepth * kPieces; }
   int64_t sums_of_block() const { return (ws_.padded + 1) * kTileSide; }
-
-  // Rows become rows of tiles, those from `rows` to 16 zeros.
-  template <class RowOf>
-  HWY_INLINE void pack_rows(const RowOf& row_of, int64_t rows, uint32_t* tiles) {
-    for (int64_t c = 0; c < ws_.padded; c += kTileDepth, tiles += kPieces * kTileWords)
-      for (int64_t i = 0; i < kTileSide; ++i) {
-        const int64_t left = i < rows ? ws_.head_dim - c : 0;
-        const Storage* const from = left > 0 ? row_of(i) + c : nullptr;
-        store_pairs<kPieces>(
-            load_numbers(from, left),
-            load_numbers(left > kTileSide ? from + kTileSide : from, left - kTileSide),
-            tiles + i * kTileSide);
-      }
-  }
-
-  // The first row that sees each key: positions of queries ascend. None sees those behind the last.
-  void find_first_rows(const KeyPanel& panel) {
-    first_rows_.fill(q_.rows + kRows);
-    last_first_row_.fill(0);
-    for (const PanelSegment& s : panel.active())
-      for (int64_t i = 0; i < s.keys; ++i)
-        first_rows_[size_t(s.begin + i)] =
-            causal_ ? visible_rows(q_.first_token, q_.token_step, q_.rows,
-                                   s.first_token + i * s.token_step - 1)
-                    : 0;
-    for (int64_t key = 0; key < kPanelKeys; ++key) {
-      int64_t& last = last_first_row_[size_t(key / kTileDepth)];
-      last = HWY_MAX(last, first_rows_[size_t(key)]);
-    }
-  }
-
-  // Scores of rows from `begin` on become -inf where a row does not see a key.
-  void hide_keys(int64_t begin, int64_t keys) {
-    const FloatTag df;
-    const auto hidden = hn::Set(df, -std::numeric_limits<float>::infinity());
-    for (int64_t key = 0; key < keys; ++key) {
-      if (last_first_row_[size_t(key / kTileDepth)] <= begin) {
-        key += kTileDepth - 1;
-        continue;
-      }
-      for (int64_t i = 0; i < 2; ++i) {
-        const int64_t lanes = first_rows_[size_t(key)] - begin - i * kTileSide;
-        if (lanes > 0)
-          hn::BlendedStore(hidden, hn::FirstN(df, size_t(HWY_MIN(lanes, kTileSide))), df,
-                           ws_.s + i * kBlockScores + key * kTileSide);
-      }
-    }
-  }
 
   // scores -> 2^(scores - m), summed into l, in pieces.
   void take_powers(int64_t block, const float* s, int64_t steps, uint32_t* p) {
@@ -273,9 +200,8 @@ class AmxChunk {
   const bool causal_;
   const int64_t blocks_;  // of 16 queries
   float scale_;
-  std::array<int64_t, kPanelKeys> first_rows_;
-  std::array<int64_t, kPanelSteps> last_first_row_;  // of each 32 keys
-  int64_t panels_ = 0;                               // that have been attended to
+  FirstRows first_rows_;
+  int64_t panels_ = 0;  // that have been attended to
   bool has_outer_ = false;
 };
 

@@ -19,7 +19,7 @@
 #include "core/check.h"
 #include "core/token_range.h"
 #include "kernels/attend_grid.h"
-#include "kernels/cpu/attend_backward_simd.h"
+#include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/key_panels.h"
 
 namespace longnet {
@@ -125,7 +125,9 @@ class BackwardSchedule {
     KeyRange keys;
   };
 
-  BackwardSchedule(const AttendGrid& grid, int64_t element_bytes, int64_t head_dim)
+  // Blocks have whole tiles of `tile_rows` queries.
+  BackwardSchedule(const AttendGrid& grid, int64_t element_bytes, int64_t head_dim,
+                   int64_t tile_rows)
       : count_(grid.count), rows_(grid.task.q.rows) {
     const KeySharing sharing = key_sharing(grid, element_bytes, head_dim);
     independent_ = sharing.independent;
@@ -133,7 +135,7 @@ class BackwardSchedule {
     int64_t tasks = 1;  // in a group
     for (int d = 0; d < kGridDimensions; ++d)
       (contains(independent_, d) ? groups_ : tasks) *= count_[size_t(d)];
-    rows_per_block_ = block_rows(rows_, groups_, kBackwardTileRows);
+    rows_per_block_ = block_rows(rows_, groups_, tile_rows);
     keys_per_block_ =
         sharing.tangled ? std::max<int64_t>(keys_, 1) : block_rows(keys_, groups_, kPanelKeys);
     row_blocks_ = ceil_div(rows_, rows_per_block_);

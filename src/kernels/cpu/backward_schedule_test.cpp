@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "kernels/cpu/attend_backward_amx_simd.h"
+#include "kernels/cpu/attend_backward_simd.h"
 #include "kernels/testing/packed_branch.h"
 
 namespace longnet {
@@ -25,8 +27,8 @@ std::vector<const void*> keys_of(const AttendTask& task, KeyRange range) {
 
 // Every pair of a query and a key once; in no step two blocks with one row. Returns the most blocks
 // of a step.
-size_t check_schedule(const AttendGrid& grid) {
-  const BackwardSchedule schedule(grid, kElement, kHeadDim);
+size_t check_schedule(const AttendGrid& grid, int64_t tile_rows, int64_t most_rows) {
+  const BackwardSchedule schedule(grid, kElement, kHeadDim, tile_rows);
   std::map<GridVector, int64_t> pairs;
   size_t most = 0;
   for (int64_t step = 0; step < schedule.steps(); ++step) {
@@ -42,7 +44,7 @@ size_t check_schedule(const AttendGrid& grid) {
       pairs[block->place] += block->rows * std::ssize(rows);
       own.insert(rows.begin(), rows.end());
       for (const void* row : own) EXPECT_TRUE(keys.insert(row).second) << step;
-      EXPECT_LE(block->rows, kBackwardRows);
+      EXPECT_LE(block->rows, most_rows);
       EXPECT_TRUE(queries.insert({block->place, block->first_row}).second) << step;
     }
     most = std::max(most, blocks);
@@ -52,6 +54,12 @@ size_t check_schedule(const AttendGrid& grid) {
   EXPECT_EQ(pairs.size(), all == 0 ? 0 : size_t(grid.size()));
   for (const auto& [place, count] : pairs) EXPECT_EQ(count, all);
   return most;
+}
+
+// With the tiles of cpu_amx too; returns the blocks of cpu.
+size_t check_schedule(const AttendGrid& grid) {
+  check_schedule(grid, kAmxBackwardTileRows, kAmxBackwardRows);
+  return check_schedule(grid, kBackwardTileRows, kBackwardRows);
 }
 
 std::vector<size_t> check_branch(PackedAttention packed, int64_t w, int64_t r) {
@@ -113,7 +121,7 @@ TEST(BackwardScheduleTest, ManyGroupsGetLongBlocks) {
 
 TEST(BackwardScheduleTest, TasksThatDescendAreRefused) {
   const std::vector<KvRun> runs = two_runs(100000, -1000);
-  EXPECT_THROW(BackwardSchedule(grid_of(runs, 3), kElement, kHeadDim), Error);
+  EXPECT_THROW(BackwardSchedule(grid_of(runs, 3), kElement, kHeadDim, kBackwardTileRows), Error);
 }
 
 TEST(BackwardScheduleTest, NothingToDo) {

@@ -1,4 +1,5 @@
-// The cpu kernel's backward pass against the reference, on every instruction set of the machine.
+// The backward passes of the kernels of the cores against the reference, on every instruction set
+// of the machine that they support.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,8 +8,8 @@
 #include <limits>
 
 #include "core/random.h"
-#include "kernels/cpu/machine_peak.h"
 #include "kernels/testing/attend_case.h"
+#include "kernels/testing/cpu_kernels.h"
 #include "kernels/testing/packed_branch.h"
 
 namespace longnet {
@@ -190,11 +191,11 @@ class CpuBackwardTest : public testing::Test {
   void expect_like_reference(const AttendSpec& spec, double tolerance = 1e-6) {
     const BackwardCase backward(spec);
     const Gradients expected = backward.run(*reference_);
-    for (const std::string& target : simd_targets()) {
-      const ScopedSimdTarget use(target);
-      const Gradients got = backward.run(*cpu_);
-      EXPECT_LE(relative_error(got, expected), tolerance) << target << " " << to_string(spec);
-    }
+    on_every_target([&](const AttentionKernel& kernel) {
+      EXPECT_LE(relative_error(backward.run(kernel), expected),
+                tolerance + rounding_of_powers(kernel, spec.dtype))
+          << to_string(spec);
+    });
   }
 
   void expect_like_reference_all_ways(const AttendSpec& all) {
@@ -296,8 +297,10 @@ TEST_F(CpuBackwardTest, SeveralBlocksWithTheSameBitsOnAnyThreads) {
                           .kv = {{.rows = 700}, {.rows = 901, .first_token = 700}}};
     expect_like_reference(spec);
     const BackwardCase backward(spec);
-    const Gradients one = backward.run(*cpu_);
-    for (const int threads : {2, 4}) EXPECT_EQ(backward.run(*cpu_, threads), one) << threads;
+    on_every_target([&](const AttentionKernel& kernel) {
+      const Gradients one = backward.run(kernel);
+      for (const int threads : {2, 4}) EXPECT_EQ(backward.run(kernel, threads), one) << threads;
+    });
   }
 }
 
@@ -316,26 +319,32 @@ TEST_F(CpuBackwardTest, LargeScores) {  // scores of +-300, whose own rounding i
 TEST_F(CpuBackwardTest, ScalesTheOutputGradientAndAddsToGradients) {
   expect_like_reference({.output_scale = 0.25f, .q = {.rows = 5}, .kv = {{.rows = 33}}});
   const BackwardCase backward({.q = {.rows = 5}, .kv = {{.rows = 33}}});
-  const Gradients once = backward.run(*cpu_), twice = backward.run(*cpu_, 1, 2);
   const auto expect_doubled = [](const std::vector<float>& x, const std::vector<float>& y) {
     for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(y[i], x[i] == kGuard ? kGuard : 2 * x[i]);
   };
-  expect_doubled(once.q, twice.q);
-  expect_doubled(once.kv, twice.kv);
+  on_every_target([&](const AttentionKernel& kernel) {
+    const Gradients once = backward.run(kernel), twice = backward.run(kernel, 1, 2);
+    expect_doubled(once.q, twice.q);
+    expect_doubled(once.kv, twice.kv);
+  });
 }
 
 TEST_F(CpuBackwardTest, TheProgressHookIsCalledBetweenPanelsAndInLongOnes) {
   int calls = 0;
   const std::function<void()> progress_hook = [&] { ++calls; };
-  const auto run = [&](int64_t d) {
-    calls = 0;
-    BackwardCase(
-        {.head_dim = d, .q = {.rows = 300}, .kv = {{.rows = 200}}, .progress_hook = &progress_hook})
-        .run(*cpu_);
-    return calls;
-  };
-  EXPECT_EQ(run(64), 2);       // panels of 128 keys
-  EXPECT_EQ(run(256), 2 * 3);  // 144 queries have 36864 numbers
+  on_every_target([&](const AttentionKernel& kernel) {
+    const auto run = [&](int64_t d) {
+      calls = 0;
+      BackwardCase({.head_dim = d,
+                    .q = {.rows = 300},
+                    .kv = {{.rows = 200}},
+                    .progress_hook = &progress_hook})
+          .run(kernel);
+      return calls;
+    };
+    EXPECT_EQ(run(64), 2);       // panels of 128 keys
+    EXPECT_EQ(run(256), 2 * 3);  // 128 queries have 32768 numbers
+  });
 }
 
 TEST_F(CpuBackwardTest, UnsupportedOptionsHaveAReason) {
@@ -380,9 +389,12 @@ TEST_F(CpuBackwardTest, DilatedBranchesWithTheSameBitsOnAnyThreads) {
       kernel.attend_backward(grids, options, threads, workspace.bytes());
       return out;
     };
-    const Gradients one = run(*cpu_, 1);
-    EXPECT_LE(relative_error(one, run(*reference_, 1)), 1e-6) << s.w << " " << s.r;
-    for (const int threads : {2, 4}) EXPECT_EQ(run(*cpu_, threads), one) << threads;
+    const Gradients expected = run(*reference_, 1);
+    on_every_target([&](const AttentionKernel& kernel) {
+      const Gradients one = run(kernel, 1);
+      EXPECT_LE(relative_error(one, expected), 1e-6) << s.w << " " << s.r;
+      for (const int threads : {2, 4}) EXPECT_EQ(run(kernel, threads), one) << threads;
+    });
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/token_range.h"
 #include "kernels/cpu/attend_amx_simd.h"
+#include "kernels/cpu/attend_backward_amx_simd.h"
 #include "kernels/cpu/attend_backward_simd.h"
 #include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/backward_schedule.h"
@@ -72,25 +73,24 @@ class CpuKernel : public AttentionKernel {
   }
 
   int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const override {
-    return std::max(backward_block_bytes(options.head_dim), task_bytes(options)) *
-           std::max(threads, 1);
+    return std::max(block_bytes(options), task_bytes(options)) * std::max(threads, 1);
   }
 
   // Grid after grid, since two of them may share keys, and step after step.
   void attend_backward(std::span<const BackwardGrid> grids, const AttendOptions& options,
                        int threads, std::span<std::byte> workspace) const override {
     check_call(options, threads, backward_workspace_bytes(options, threads), workspace);
-    const int64_t per_thread = backward_block_bytes(options.head_dim);
+    const int64_t per_thread = block_bytes(options);
     const int64_t element = dtype_bytes(options.dtype);
     const AttendOptions elsewhere = without_hook(options);
     for (const BackwardGrid& grid : grids) {
       check_task(grid.attend.task, options);
-      const BackwardSchedule schedule(grid.attend, element, options.head_dim);
+      const BackwardSchedule schedule(grid.attend, element, options.head_dim, tile_rows());
       for (int64_t step = 0; step < schedule.steps(); ++step)
         parallel_for(schedule.blocks(), threads, [&](int64_t i, int thread) {
           const auto block = schedule.block(step, i);
           if (block)
-            backward_block(
+            run_block(
                 rows_of(grid.at(block->place, element), block->first_row, block->rows, element),
                 block->keys, thread == 0 ? options : elsewhere,
                 workspace.data() + thread * per_thread);
@@ -179,6 +179,15 @@ class CpuKernel : public AttentionKernel {
                         std::byte* workspace) const {
     attend_task(task, options, workspace);
   }
+  // The same of a block's backward pass, and the rows of its tiles.
+  virtual int64_t block_bytes(const AttendOptions& options) const {
+    return backward_block_bytes(options.head_dim);
+  }
+  virtual void run_block(const BackwardTask& task, KeyRange range, const AttendOptions& options,
+                         std::byte* workspace) const {
+    backward_block(task, range, options, workspace);
+  }
+  virtual int64_t tile_rows() const { return kBackwardTileRows; }
 
  private:
   void check_call(const AttendOptions& options, int threads, int64_t needed,
@@ -212,7 +221,7 @@ class CpuKernel : public AttentionKernel {
 constexpr int64_t kWorkRows = 1024;                 // 128 KB of bf16 at d = 64: half of an L2
 constexpr int64_t kPoisonBytes = int64_t{4} << 20;  // bytes of one call of memset
 
-// Forward passes by AMX tiles, all else as `cpu`.
+// Both passes by AMX tiles, all else as `cpu`.
 class AmxKernel final : public CpuKernel {
  public:
   std::string_view name() const override { return "cpu_amx"; }
@@ -231,6 +240,14 @@ class AmxKernel final : public CpuKernel {
                 std::byte* workspace) const override {
     amx_attend_task(task, options, workspace);
   }
+  int64_t block_bytes(const AttendOptions& options) const override {
+    return amx_backward_block_bytes(options);
+  }
+  void run_block(const BackwardTask& task, KeyRange range, const AttendOptions& options,
+                 std::byte* workspace) const override {
+    amx_backward_block(task, range, options, workspace);
+  }
+  int64_t tile_rows() const override { return kAmxBackwardTileRows; }
 };
 
 class CpuRowWorker final : public RowWorker {

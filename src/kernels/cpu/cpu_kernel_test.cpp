@@ -7,24 +7,11 @@
 #include <thread>
 
 #include "core/check.h"
-#include "kernels/cpu/machine_peak.h"
 #include "kernels/testing/attend_case.h"
+#include "kernels/testing/cpu_kernels.h"
 
 namespace longnet {
 namespace {
-
-// body(kernel) for each kernel of the cores on each instruction set that it supports.
-template <class Body>
-void on_every_target(const Body& body) {
-  for (const std::string name : {"cpu", "cpu_amx"})
-    for (const std::string& target : simd_targets()) {
-      const ScopedSimdTarget use(target);
-      const auto kernel = make_kernel(name);
-      if (!kernel->why_unsupported({}).empty()) continue;
-      SCOPED_TRACE(concat(name, " ", target));
-      body(*kernel);
-    }
-}
 
 TEST(AmxKernel, IsAmongTheTestedOrSaysWhyNot) {
   if (const std::string why = make_kernel("cpu_amx")->why_unsupported({}); !why.empty()) {
@@ -39,14 +26,15 @@ TEST(AmxKernel, IsAmongTheTestedOrSaysWhyNot) {
 class CpuKernelTest : public testing::Test {
  protected:
   // Both dtypes hold the same bits for both kernels, so one bound serves both, but where powers are
-  // rounded: by 2^-9 of each at most.
+  // rounded.
   void expect_like_reference(const AttendSpec& spec, double tolerance = 1e-6) {
     const AttendCase attend(spec);
     const AttendResult expected = attend.run(*reference_);
     on_every_target([&](const AttentionKernel& kernel) {
       const AttendResult result = attend.run(kernel);
-      const double rounding = kernel.rounds_powers(spec.dtype) ? 1.0 / 256 : 0;
-      EXPECT_LE(relative_error(result, expected), tolerance + rounding) << to_string(spec);
+      EXPECT_LE(relative_error(result, expected),
+                tolerance + rounding_of_powers(kernel, spec.dtype))
+          << to_string(spec);
       EXPECT_LE(lse_error(result, expected), 10 * tolerance) << to_string(spec);
     });
   }

@@ -128,7 +128,7 @@ double measure_fma_peak_flops(int threads, double seconds) {
   return per_round * double(rounds) * threads / windows.front();
 }
 
-double forward_peak_over_fma(std::string_view kernel, DType dtype) {
+double peak_over_fma(std::string_view kernel, DType dtype) {
   if (kernel != "cpu_amx") return 1.0;
   return dtype == DType::kFloat32 ? 16.0 / 6 : 16.0;
 }

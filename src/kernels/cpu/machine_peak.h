@@ -32,10 +32,10 @@ class ScopedSimdTarget {
 // best of several windows within about `seconds`, because other processes disturb some windows.
 double measure_fma_peak_flops(int threads, double seconds);
 
-// The highest rate of a kernel's forward pass over that of these multiply-adds: what `cpu_amx` sums
-// in bf16 tiles runs at 16 times their rate at the same clock, for fp32 six products in the place
-// of one (see attend_amx_simd.h). 1: other kernels.
-double forward_peak_over_fma(std::string_view kernel, DType dtype);
+// The highest rate of a kernel over that of these multiply-adds: what `cpu_amx` sums in bf16 tiles
+// runs at 16 times their rate at the same clock, for fp32 six products in the place of one (see
+// attend_amx_simd.h). 1: other kernels. Products of layers reach less beside `cpu_amx`.
+double peak_over_fma(std::string_view kernel, DType dtype);
 
 // Runs about `flops` such operations on `threads` threads at once; returns those that it ran.
 // Timed, this is what the cores can do at that moment, beside whatever else runs.
