@@ -124,12 +124,15 @@ HWY_INLINE void store_pairs(FloatVec low, FloatVec high, uint32_t* to) {
   }
 }
 
-// One piece is rounded: numbers that are all cut down would not average out.
+// One piece is rounded: numbers that are all cut down would not average out. NaN stays NaN.
 template <int kPieces>
 HWY_INLINE FloatVec rounded_to(FloatVec x) {
   if constexpr (kPieces > 1) return x;
+  const FloatTag df;
   const hn::RebindToUnsigned<FloatTag> du;
-  return hn::BitCast(FloatTag(), hn::Add(hn::BitCast(du, x), hn::Set(du, 0x8000u)));
+  const auto rounded = hn::BitCast(df, hn::Add(hn::BitCast(du, x), hn::Set(du, 0x8000u)));
+  return hn::IfThenElse(hn::Eq(x, x), rounded,
+                        hn::Set(df, std::numeric_limits<float>::quiet_NaN()));
 }
 
 HWY_INLINE void transpose(uint32_t* tile) {

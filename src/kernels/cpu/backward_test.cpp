@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 
@@ -104,6 +105,11 @@ class BackwardCase {
             .causal = spec_.causal,
             .output_scale = spec_.output_scale,
             .progress_hook = spec_.progress_hook};
+  }
+
+  // As a buffer that nothing has written yet.
+  void poison_statistics(int64_t row) {
+    std::memset(&statistics_[size_t(2 * row)], 0xff, 2 * sizeof(float));
   }
 
   Gradients run(const AttentionKernel& kernel, int threads = 1, int times = 1) const {
@@ -307,6 +313,18 @@ TEST_F(CpuBackwardTest, SeveralBlocksWithTheSameBitsOnAnyThreads) {
 TEST_F(CpuBackwardTest, LongSumsStayExact) {  // queries and keys of several blocks of 2048
   expect_like_reference({.q = {.rows = 3}, .kv = {{.rows = 65536}}}, 5e-7);
   expect_like_reference({.q = {.rows = 65536}, .kv = {{.rows = 3}}}, 5e-7);
+}
+
+TEST_F(CpuBackwardTest, StatisticsThatNobodyWroteAreSeen) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    BackwardCase backward({.dtype = dtype, .q = {.rows = 40}, .kv = {{.rows = 70}}});
+    backward.poison_statistics(33);
+    on_every_target([&](const AttentionKernel& kernel) {
+      const Gradients got = backward.run(kernel);
+      EXPECT_TRUE(std::ranges::any_of(got.q, [](float x) { return std::isnan(x); }));
+      EXPECT_TRUE(std::ranges::any_of(got.kv, [](float x) { return std::isnan(x); }));
+    });
+  }
 }
 
 TEST_F(CpuBackwardTest, LargeScores) {  // scores of +-300, whose own rounding in fp32 is 2e-5

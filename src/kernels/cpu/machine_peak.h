@@ -34,7 +34,7 @@ double measure_fma_peak_flops(int threads, double seconds);
 
 // The highest rate of a kernel over that of these multiply-adds: what `cpu_amx` sums in bf16 tiles
 // runs at 16 times their rate at the same clock, for fp32 six products in the place of one (see
-// attend_amx_simd.h). 1: other kernels. Products of layers reach less beside `cpu_amx`.
+// attend_amx_simd.h). 1: other kernels.
 double peak_over_fma(std::string_view kernel, DType dtype);
 
 // Runs about `flops` such operations on `threads` threads at once; returns those that it ran.
