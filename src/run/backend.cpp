@@ -31,7 +31,8 @@ class HostSession final : public PointSession {
         params_(p),
         threads_(p.threads),
         cores_(usable_cores(places_, p.threads)),
-        peak_over_fma_(peak_over_fma(p.kernel, p.problem.dtype)),
+        // Products of layers are multiply-adds, whatever attends.
+        peak_over_fma_(has_layers(p.scope) ? 1 : peak_over_fma(p.kernel, p.problem.dtype)),
         peak_flops_per_thread_(peak_flops_per_thread) {
     worker_ = make_cpu_row_worker();
     comm.resting_barrier();  // nobody allocates yet
