@@ -198,7 +198,9 @@ std::string conclusion(const Comparison& c) {
     if (const int64_t count = c.count(k); count > 0)
       open.push_back(concat(count, " ", to_string(k)));
   if (c.decided() == 0)
-    return concat("cannot decide (", join(open, ", "), "): measure again, with more samples");
+    return concat(
+        "cannot decide (", join(open, ", "), "): measure again, ",
+        c.count(kAmbiguous) + c.count(kUndecided) > 0 ? "with more samples" : "on a quiet machine");
   return concat("no regression among ", c.decided(), " decided points",
                 open.empty() ? "" : concat(" (", join(open, ", "), ")"));
 }
@@ -230,10 +232,11 @@ void write_comparison(const Comparison& c, const TableStyle& style) {
                     " % and Holm-adjusted p < ", c.options.alpha));
   for (const ComparedPoint& p : c.points) table.add(p);
   table.finish();
-  std::string counts;
+  std::vector<std::string> counts;
   for (const CompareClass k : enum_values<CompareClass>())
-    counts += concat(to_string(k), " ", c.count(k), " ");
-  table.note(concat(counts, ": ", conclusion(c)));
+    counts.push_back(concat(to_string(k), " ", c.count(k)));
+  table.note(join(counts, ", "));
+  table.note(concat("verdict: ", conclusion(c)));
 }
 
 }  // namespace longnet
