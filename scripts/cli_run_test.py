@@ -143,7 +143,7 @@ class Run(SmallRun):
         error = self.expect(2, "run", self.config, "--ranks", "2", "--resume", folder, "--set", "model.heads=4").stderr
         self.assertIn("config", error)
         error = self.expect(2, "run", "--ranks", "2", "--resume", folder).stderr
-        self.assertRegex(error, r"CONFIG is required\n  hint: [^\n]* run \S*small\.json -o \S* --ranks 2\n$")
+        self.assertRegex(error, rf'CONFIG is required\n  hint: [^\n]*"command" of {re.escape(str(folder))}/run\.json\n$')
 
     def test_passes(self):
         folder, done = self.run_small("--set", "sweep.pass=forward,backward,forward_backward", "--set", "sweep.seq_len=256",

@@ -1,7 +1,6 @@
 // `lnbench completion`: the commands, options and their words as a script for bash; and, of a
 // mistyped word, the one that may have been meant.
 #include "core/check.h"
-#include "io/result.h"
 #include "json/text.h"
 #include "lnbench/commands.h"
 #include "run/shipped.h"
@@ -136,8 +135,9 @@ std::string explain_mistake(CLI::App& app, const CLI::ParseError& error, int arg
       words.empty() ? error.what() : concat("lnbench ", first, " takes no '", words.back(), "'");
   const CLI::Option* resume = command.get_option_no_throw("--resume");
   if (dynamic_cast<const CLI::RequiredError*>(&error) && resume && resume->count() > 0)
-    return concat(said, "\n  hint: --resume goes with the options that began it: ",
-                  read_result(resume->results().back()).run.command);
+    return concat(
+        said, "\n  hint: --resume needs the config and options that began the run: \"command\" of ",
+        resume->results().back(), "/run.json");
   return concat(said, "\n  hint: ", help);
 }
 
