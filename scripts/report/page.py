@@ -96,12 +96,9 @@ def machine_of(run: Run) -> str:
 
 
 def run_title(ctx: Context, place: int) -> str:
-    """The config; of several runs also the number, the folder, the host and the begin."""
-    run = ctx.runs[place - 1]
-    if len(ctx.runs) == 1:
-        return run.name
-    known = (run.directory.resolve().name, run.get("environment.hostname"), run.get("run.started_utc"))
-    return f"Run {place}: {run.name} ({', '.join(str(k) for k in known if k)})"
+    """The config; of several runs the number, and what tells it from the others."""
+    name = ctx.index.run_names[place - 1]
+    return name[0].upper() + name[1:] if len(ctx.runs) > 1 else ctx.runs[0].name
 
 
 def verdict_chip(run: Run) -> str:

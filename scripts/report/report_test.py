@@ -320,7 +320,7 @@ class Results(unittest.TestCase):
             make_report.main([*map(str, directories), "-o", str(output), "--plots-dir", str(self.folder / "pictures")]),
             0,
         )
-        self.assertIn("Run 2: b (b, ", output.read_text())
+        self.assertIn("Run 2 (b)", output.read_text())
         self.assertTrue((self.folder / "pictures" / "latency.svg").is_file())
 
     def test_fixture_follows_the_schema(self) -> None:
