@@ -96,7 +96,7 @@ class AttentionKernel {
   }
   // Enough for attend() too: all mixtures but the exact one by LSE attend once more.
   virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
-  // Whether powers of scores are rounded to 16 bits before their product with V of this storage.
+  // Whether powers of scores, and dS of a backward pass, are rounded to 16 bits before products.
   virtual bool rounds_powers(DType) const { return false; }
   // Why this pass cannot run with these options; empty: it can.
   std::string why_unsupported(const AttendOptions& options, Pass pass) const {

@@ -94,7 +94,7 @@ struct DeviceSpec {
   std::string kernel{};  // that runs: one of those in `attend`
   std::vector<AttendModel> attend_model{};
   Quantity launch_s{};           // before each op that computes or copies
-  Quantity fill_rows{};          // query rows (x heads x batch) of a wave of blocks; 0: one
+  Quantity fill_rows{};          // query rows (x heads x batch) of a wave of blocks; 0: one wave
   Quantity pack_bytes_per_s{};   // bytes copied; 0: half the memory bandwidth (read and write)
   Quantity merge_bytes_per_s{};  // bytes of partials folded in; 0: a third of it
   Quantity sum_bytes_per_s{};    // bytes of gradients added; 0: a third of it
