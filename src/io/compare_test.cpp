@@ -93,8 +93,7 @@ TEST(Compare, WhatNeitherSideRanIsSkippedNotMissing) {
   EXPECT_EQ(verdict(kOom, kOom), CompareClass::kMissing);  // a failure is no choice
   const Comparison c = compare_results(with(kSkippedExcluded), with(kSkippedExcluded));
   EXPECT_EQ(c.compared(), 1);
-  EXPECT_THAT(table_of(c),
-              HasSubstr("verdict: no regression among 1 decided points\n"));
+  EXPECT_THAT(table_of(c), HasSubstr("verdict: no regression among 1 decided points\n"));
 }
 
 // Two samples against two can never differ certainly: that is not "same".
