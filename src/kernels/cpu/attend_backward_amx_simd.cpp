@@ -106,11 +106,7 @@ class AmxBlock {
   void end_panel(const KeyPanel& panel) const {
     const int64_t bytes = ws_.head_dim * int64_t(sizeof(float));
     for (int64_t key = 0; key < panel.keys; ++key) {
-      if (key + kRowsAhead < panel.keys) {
-        const size_t ahead = size_t(key + kRowsAhead);
-        prefetch_row(task_.gradient_of(panel.k[ahead], sizeof(Storage)), bytes);
-        prefetch_row(task_.gradient_of(panel.v[ahead], sizeof(Storage)), bytes);
-      }
+      prefetch_gradients<Storage>(task_, panel, key + kRowsAhead, bytes);
       const int64_t at = key / kTileDepth * kTileDepth * ws_.padded + key % kTileDepth * kTileSide;
       add_row(ws_.grad_k + at, kStrip, score_scale(),
               task_.gradient_of(panel.k[size_t(key)], sizeof(Storage)));

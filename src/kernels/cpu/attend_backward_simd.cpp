@@ -86,11 +86,7 @@ class Block {
     const float ln2 = 0.6931471805599453f;
     const int64_t bytes = ws_.head_dim * int64_t(sizeof(float));
     for (int64_t key = 0; key < panel.keys; ++key) {
-      if (key + kRowsAhead < panel.keys) {
-        const size_t ahead = size_t(key + kRowsAhead);
-        prefetch_row(task_.gradient_of(panel.k[ahead], sizeof(Storage)), bytes);
-        prefetch_row(task_.gradient_of(panel.v[ahead], sizeof(Storage)), bytes);
-      }
+      prefetch_gradients<Storage>(task_, panel, key + kRowsAhead, bytes);
       add_row(ws_.grad_k + key * ws_.pitch, ln2,
               task_.gradient_of(panel.k[size_t(key)], sizeof(Storage)));
       add_row(ws_.grad_v + key * ws_.pitch, 1.0f,

@@ -230,6 +230,15 @@ HWY_INLINE void prefetch_rows(const KeyPanel& panel, int64_t begin, int64_t end,
   }
 }
 
+// The same of the gradients of a key and its value, if the panel has that key.
+template <class Storage, class Task>
+HWY_INLINE void prefetch_gradients(const Task& task, const KeyPanel& panel, int64_t key,
+                                   int64_t row_bytes) {
+  if (key >= panel.keys) return;
+  prefetch_row(task.gradient_of(panel.k[size_t(key)], sizeof(Storage)), row_bytes);
+  prefetch_row(task.gradient_of(panel.v[size_t(key)], sizeof(Storage)), row_bytes);
+}
+
 // ---- sums over panels ----
 
 // Powers of 2 stay below 2^kLazyMargin: with 2^40 keys the sums stay below 2^56.
