@@ -27,8 +27,8 @@ namespace {
 class ModelSetup {
  public:
   explicit ModelSetup(int threads)
-      : kernel(make_cpu_model_kernel()),
-        workspace_(ledger_, kWorkspaceTag, kernel->workspace_bytes(threads)) {}
+      : kernel_(make_cpu_model_kernel()),
+        workspace_(ledger_, kWorkspaceTag, kernel_->workspace_bytes(threads)) {}
 
   // Small numbers of both signs.
   Matrix matrix(int64_t rows, int64_t cols, DType dtype = DType::kFloat32) {
@@ -43,11 +43,12 @@ class ModelSetup {
     }
     return x;
   }
-  std::span<std::byte> workspace() const { return workspace_.bytes(); }
-
-  const std::unique_ptr<ModelKernel> kernel;
+  void run(const ModelTask& task, int threads = 1) const {
+    kernel_->run(task, threads, workspace_.bytes());
+  }
 
  private:
+  std::unique_ptr<ModelKernel> kernel_;
   MemoryLedger ledger_;
   TaggedBuffer workspace_;
   std::vector<TaggedBuffer> buffers_;
@@ -82,7 +83,7 @@ void run_gemm(benchmark::State& state, const GemmPoint& p, const Machine& machin
       .accumulate = transpose_a};
   const double peak = p.threads == 1 ? machine.flops_per_core.at(target) : machine.flops_all;
   run_beside_fma(state, 2.0 * double(p.m) * double(p.n) * double(p.k), p.threads, peak,
-                 [&] { setup.kernel->gemm(task, p.threads, setup.workspace()); });
+                 [&] { setup.run(task, p.threads); });
 }
 
 std::vector<GemmPoint> gemm_points(const Machine& machine) {
@@ -122,67 +123,83 @@ struct RowSetup : ModelSetup {
   Matrix x, y, z, more, table;
   float *gain, *bias, *grad_gain, *grad_bias;
   std::vector<int32_t> tokens;
+  float schedule[2] = {1, 1e-3f};
+  double sum = 0;
 };
 
 struct RowFunction {
   const char* name;
   int64_t numbers_moved;  // read and written, for each of a matrix
-  void (*run)(const RowSetup&);
+  ModelTask (*task)(RowSetup&);
 };
 
 constexpr RowFunction kRowFunctions[] = {
     {"layer_norm", 2,
-     [](const RowSetup& s) {
-       s.kernel->layer_norm({s.x, s.y, s.gain, s.bias}, 1);
+     [](RowSetup& s) -> ModelTask {
+       return LayerNormTask{s.x, s.y, s.gain, s.bias};
      }},
     {"layer_norm_backward", 3,
-     [](const RowSetup& s) {
-       s.kernel->layer_norm_backward({s.x, s.y, s.z, s.gain, s.grad_gain, s.grad_bias}, 1,
-                                     s.workspace());
+     [](RowSetup& s) -> ModelTask {
+       return LayerNormBackwardTask{s.x, s.y, s.z, s.gain, s.grad_gain, s.grad_bias};
      }},
-    {"gelu", 2, [](const RowSetup& s) { s.kernel->gelu(s.x, s.y, 1); }},
-    {"gelu_backward", 3, [](const RowSetup& s) { s.kernel->gelu_backward(s.x, s.y, s.z, 1); }},
+    {"gelu", 2,
+     [](RowSetup& s) -> ModelTask {
+       return GeluTask{s.x, s.y};
+     }},
+    {"gelu_backward", 3,
+     [](RowSetup& s) -> ModelTask {
+       return GeluBackwardTask{s.x, s.y, s.z};
+     }},
     {"rotate", 2,
-     [](const RowSetup& s) {
-       s.kernel->rotate({.x = s.x, .positions = {0, 1, s.x.rows}, .head_dim = 64}, 1);
+     [](RowSetup& s) -> ModelTask {
+       return RotateTask{.x = s.x, .positions = {0, 1, s.x.rows}, .head_dim = 64};
      }},
-    {"add", 3, [](const RowSetup& s) { s.kernel->add(s.x, s.y, 1); }},
+    {"add", 3,
+     [](RowSetup& s) -> ModelTask {
+       return AddTask{s.x, s.y};
+     }},
     {"add_columns", 1,
-     [](const RowSetup& s) { s.kernel->add_columns(s.x, s.grad_bias, 1, s.workspace()); }},
-    {"embed", 1, [](const RowSetup& s) { s.kernel->embed(s.tokens.data(), s.table, s.x, 1); }},
+     [](RowSetup& s) -> ModelTask {
+       return AddColumnsTask{s.x, s.grad_bias};
+     }},
+    {"embed", 1,
+     [](RowSetup& s) -> ModelTask {
+       return EmbedTask{s.tokens.data(), s.table, s.x};
+     }},
     {"embed_backward", 1,
-     [](const RowSetup& s) { s.kernel->embed_backward(s.tokens.data(), s.x, s.table, 1); }},
+     [](RowSetup& s) -> ModelTask {
+       return EmbedBackwardTask{s.tokens.data(), s.x, s.table};
+     }},
     {"cross_entropy", 2,
-     [](const RowSetup& s) {
-       s.kernel->cross_entropy({s.x, s.tokens.data()}, 1);
+     [](RowSetup& s) -> ModelTask {
+       return CrossEntropyTask{s.x, s.tokens.data(), 1, &s.sum};
      }},
     {"sum_of_squares", 1,
-     [](const RowSetup& s) {
-       benchmark::DoNotOptimize(
-           s.kernel->sum_of_squares({s.x.row(0), size_t(s.x.rows * s.x.cols)}, 1));
+     [](RowSetup& s) -> ModelTask {
+       return SumOfSquaresTask{s.x.row(0), s.x.rows * s.x.cols, &s.sum};
      }},
     {"update", 7,
-     [](const RowSetup& s) {
-       s.kernel->update({.weights = s.x.row(0),
+     [](RowSetup& s) -> ModelTask {
+       return UpdateTask{.weights = s.x.row(0),
                          .first_moment = s.y.row(0),
                          .second_moment = s.z.row(0),
                          .gradient = s.more.row(0),
                          .count = s.x.rows * s.x.cols,
-                         .learning_rate = 1e-3,
-                         .decay = 0.1},
-                        1);
+                         .schedule = s.schedule,
+                         .decay = 0.1};
      }},
 };
 
 void run_rows(benchmark::State& state, const RowFunction& function, int64_t rows, int64_t cols,
               const Machine& machine) {
   RowSetup setup(rows, cols);
+  const ModelTask task = function.task(setup);
   const Matrix from = setup.matrix(rows, cols), to = setup.matrix(rows, cols);
   const int64_t bytes = rows * cols * int64_t(sizeof(float));
   const int64_t moved = function.numbers_moved * bytes;
   InterleavedShares shares;
   for (auto _ : state) {
-    const double seconds = seconds_of([&] { function.run(setup); });
+    const double seconds = seconds_of([&] { setup.run(task); });
     state.PauseTiming();
     const double copy_seconds = seconds_of([&] {
       std::memcpy(to.data, from.data, size_t(bytes));

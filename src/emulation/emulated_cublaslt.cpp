@@ -45,7 +45,7 @@ cublasStatus_t multiply(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void*
                       .transpose_a = is_transposed(CUBLASLT_MATMUL_DESC_TRANSB),
                       .transpose_b = is_transposed(CUBLASLT_MATMUL_DESC_TRANSA),
                       .accumulate = factor == 1};
-  emulate_launch(stream, [task] { make_reference_model_kernel()->gemm(task, 1, {}); });
+  emulate_launch(stream, [task] { make_reference_model_kernel()->run(task, 1); });
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -10,7 +10,9 @@
 
 #include "core/memory_tags.h"
 #include "emulation/emulated_device.h"
+#include "kernels/cuda/device_model.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/model_checks.h"
 
 namespace longnet {
 namespace {
@@ -143,6 +145,17 @@ std::string why_sm90a_absent() { return ""; }
 std::vector<std::string> sm90a_kernel_shapes(int64_t, bool) { return {"emulated"}; }
 std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
   return make_emulated_kernel(true);
+}
+
+std::string why_device_model_absent() { return ""; }
+Prepared prepare_model_task(const ModelTask& task, MemoryLedger&) {
+  std::visit([](const auto& what) { check_task(what); }, task);
+  return launches([task] {
+    const auto kernel = make_cpu_model_kernel();
+    MemoryLedger ledger;
+    const TaggedBuffer workspace(ledger, kWorkspaceTag, kernel->workspace_bytes(1));
+    kernel->run(task, 1, workspace.bytes());
+  });
 }
 
 Prepared prepare_pack(std::span<const PackTask> tasks, Conversion conversion, int64_t head_dim,

@@ -64,7 +64,7 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
       [&](const AttendBackward& o) { bind_backward(o, bound); },
       [&](const Delta& o) { bind_delta(o, bound); }, [&](const Merge& o) { bind_merge(o, bound); },
       [&](const Reset& o) { bind_reset(o, bound); },
-      [&](const ModelOp& o) { bind_model(o, bound); });
+      [&](const ModelOp& o) { bind_model(op.what, o, bound); });
 }
 
 int64_t BoundProgram::list_bytes() const {
@@ -74,9 +74,9 @@ int64_t BoundProgram::list_bytes() const {
   int64_t bytes = of(program_.slots, program_.ops, program_.kept, memory_, ops_);
   for (const Op& op : program_.ops) bytes += of(op.after);
   for (const BoundOp& b : ops_) {
-    bytes += of(b.attends, b.backwards, b.deltas, b.merges, b.packs, b.float_packs, b.rounds,
-                b.widens, b.lse_packs, b.sums, b.zeros, b.absent, b.from_matrices, b.into_matrices,
-                b.from_counts, b.into_counts);
+    bytes +=
+        of(b.attends, b.backwards, b.deltas, b.merges, b.packs, b.float_packs, b.rounds, b.widens,
+           b.lse_packs, b.sums, b.zeros, b.absent, b.tasks, b.from_counts, b.into_counts);
     for (const std::vector<KvRun>& runs : b.kv_runs)
       bytes += int64_t(sizeof(std::vector<KvRun>)) + of(runs);
   }
@@ -154,23 +154,6 @@ void BoundProgram::bind_values_merge(const Merge& op, BoundOp& bound) {
                          .from_stride = row,
                          .into_stride = row,
                          .rows = values / row}});
-}
-
-void BoundProgram::bind_model(const ModelOp& op, BoundOp& bound) const {
-  const auto matrix = [&](const MatrixView& m) {
-    const Slot& slot = program_.slots[size_t(m.view.slot)];
-    const DType dtype = holds_stored(slot.kind) ? sharded_.problem.dtype : DType::kFloat32;
-    const int64_t size = dtype_bytes(dtype), end = m.first + m.rows * m.cols;
-    check(m.first >= 0 && end * size <= slot.bytes, "a matrix of ", m.rows, " x ", m.cols,
-          " from value ", m.first, " on ends outside of slot ", m.view.slot);
-    return Matrix{.data = memory_[size_t(m.view.slot)].data() + m.first * size,
-                  .rows = m.rows,
-                  .cols = m.cols,
-                  .stride = m.cols,
-                  .dtype = dtype};
-  };
-  for (const MatrixView& m : op.from) bound.from_matrices.push_back(matrix(m));
-  for (const MatrixView& m : op.into) bound.into_matrices.push_back(matrix(m));
 }
 
 void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {

@@ -30,7 +30,7 @@ struct BoundOp {
   std::vector<PackTask> lse_packs;              // copies of LSEs, which are single floats
   std::vector<SumTask> sums;                    // gradients that are added to others
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
-  std::vector<Matrix> from_matrices, into_matrices;  // of a model's op
+  std::vector<ModelTask> tasks;                 // of a model's op
   // Communications.
   Rank peer = -1;
   RankGroup group;
@@ -94,7 +94,7 @@ class BoundProgram {
   void bind_values_merge(const Merge& op, BoundOp& bound);
   void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);
-  void bind_model(const ModelOp& op, BoundOp& bound) const;
+  void bind_model(const Action& what, const ModelOp& op, BoundOp& bound) const;  // bind_model.cpp
   // Row `row` of a piece of gradients.
   float* row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const;
   PartialRun partial_at(const SlotView& view, const RowMap::Piece& piece,

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "core/check.h"
-#include "execute/model_ops.h"
 #include "schedule/accounting.h"
 
 namespace longnet {
@@ -201,7 +200,8 @@ void ProgramExecutor::test_in_flight() {
 
 void ProgramExecutor::execute(size_t op) {
   test_in_flight();
-  if (model_) execute_model_op(*model_, *bound_, op, workspace_);
+  for (const ModelTask& task : bound_->op(op).tasks)
+    model_->run(task, bound_->threads(), workspace_);
   execute_rows(kernel_, *bound_, op);
   AttendOptions options = bound_->options();
   options.progress_hook = &test_in_flight_;

@@ -1,5 +1,7 @@
-// What every ModelKernel refuses: matrices whose shapes or storage do not fit together.
+// What every kernel of a model's layers refuses: matrices whose shapes or storage do not fit
+// together, and on the host tokens and targets that are out of range.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "core/check.h"
@@ -34,6 +36,11 @@ inline void check_task(const GemmTask& task) {
   check(!task.accumulate || task.bias == nullptr, "gemm: a bias and accumulation at once");
 }
 
+inline void check_task(const AddColumnsTask&) {}
+inline void check_task(const RowMomentsTask&) {}
+inline void check_task(const UpdateTask&) {}
+inline void check_task(const SumOfSquaresTask&) {}
+
 inline void check_task(const LayerNormTask& task) {
   check_shape("y", task.y, task.x.rows, task.x.cols);
 }
@@ -42,6 +49,19 @@ inline void check_task(const LayerNormBackwardTask& task) {
   check_shape("grad_y", task.grad_y, task.x.rows, task.x.cols);
   check_like("grad_x", task.grad_x, task.grad_y);
 }
+
+inline void check_task(const LayerNormSumsTask& task) {
+  check_shape("grad_y", task.grad_y, task.x.rows, task.x.cols);
+}
+
+inline void check_task(const GeluTask& task) { check_like("y", task.y, task.x); }
+
+inline void check_task(const GeluBackwardTask& task) {
+  check_like("grad_y", task.grad_y, task.x);
+  check_like("grad_x", task.grad_x, task.x);
+}
+
+inline void check_task(const AddTask& task) { check_like("y", task.y, task.x); }
 
 inline constexpr int64_t kMostRotated = 256;  // columns of a head
 
@@ -55,14 +75,39 @@ inline void check_task(const RotateTask& task) {
         task.x.rows, " rows");
 }
 
+inline void check_task(const EmbedTask& task) {
+  check_fp32("table", task.table, task.table.rows, task.y.cols);
+}
+
+inline void check_task(const EmbedBackwardTask& task) {
+  check_fp32("grad_table", task.grad_table, task.grad_table.rows, task.grad_y.cols);
+}
+
+inline void check_task(const CrossEntropyTask& task) { check_fp32("logits", task.logits); }
+
+// ---- what tasks read of the host's memory ----
+
 inline void check_tokens(const int32_t* tokens, int64_t count, int64_t table_rows) {
   for (int64_t i = 0; i < count; ++i)
     check(tokens[i] >= 0 && tokens[i] < table_rows, "row ", i, ": token ", tokens[i],
           " is outside of a table of ", table_rows, " rows");
 }
 
-inline void check_task(const CrossEntropyTask& task) {
-  check_fp32("logits", task.logits);
+// What gradients are multiplied with for their norm.
+inline double clipping_of(const UpdateTask& task) {
+  double squares = 0;
+  for (int64_t i = 0; i < task.pieces; ++i) squares += task.squares[2 * i];
+  return task.clip_norm / std::max(task.clip_norm, std::sqrt(squares));
+}
+
+inline void check_values(const auto&) {}
+inline void check_values(const EmbedTask& task) {
+  check_tokens(task.tokens, task.y.rows, task.table.rows);
+}
+inline void check_values(const EmbedBackwardTask& task) {
+  check_tokens(task.tokens, task.grad_y.rows, task.grad_table.rows);
+}
+inline void check_values(const CrossEntropyTask& task) {
   for (int64_t i = 0; i < task.logits.rows; ++i)
     check(task.targets[i] < task.logits.cols, "row ", i, ": target ", task.targets[i],
           " is not below ", task.logits.cols);

@@ -1,6 +1,6 @@
-// Kernels of a model's layers on one device, beside attention: products of matrices, row-wise
-// functions, loss, update. As those of attention_kernel.h they know rows, strides and positions,
-// and nothing of layers or ranks.
+// Kernels of a model's layers, beside attention: products of matrices, row-wise functions, loss,
+// update. Each is a task; ModelKernel runs it on the host's cores. As those of attention_kernel.h
+// they know rows, strides and positions, and nothing of layers or ranks.
 //
 // Activations are row-major matrices, stored in fp32 or bf16, rounded to nearest, ties to even;
 // logits, weights and their gradients are fp32, but products take matrices of both kinds anywhere.
@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <variant>
 
 #include "core/problem.h"
 #include "core/token_range.h"
@@ -63,7 +64,7 @@ struct LayerNormTask {
   Matrix x, y;
   const float *gain = nullptr, *bias = nullptr;  // [cols]
   double epsilon = 1e-5;
-  RowParts moments{};  // of all columns, where x has a part of them: row_moments of each part
+  RowParts moments{};  // of all columns, where x has a part of them: RowMomentsTask of each part
 };
 // grad_x = or += ; grad_gain and grad_bias are added to. grad_x may be grad_y or x, where it is not
 // accumulated. x may be stored in another way than gradients.
@@ -73,7 +74,53 @@ struct LayerNormBackwardTask {
   float *grad_gain = nullptr, *grad_bias = nullptr;  // [cols]
   double epsilon = 1e-5;
   bool accumulate = false;     // into grad_x
-  RowParts moments{}, sums{};  // as in LayerNormTask; and layer_norm_sums of each part
+  RowParts moments{}, sums{};  // as in LayerNormTask; and LayerNormSumsTask of each part
+};
+// Of each row of x: its mean, and the sum of squares about it, two floats a row. Those of all
+// columns follow by Chan's formula (Chan, Golub, LeVeque, 1979), of parts of equal width.
+struct RowMomentsTask {
+  Matrix x;
+  float* into = nullptr;
+};
+// Of each row, over the columns that are here, with the normalised row z: the sums of
+// grad_y * gain and of grad_y * gain * z, two floats a row.
+struct LayerNormSumsTask {
+  Matrix x, grad_y;
+  const float* gain = nullptr;  // [cols]
+  double epsilon = 1e-5;
+  RowParts moments{};
+  float* into = nullptr;
+};
+
+// into[j] += sum over rows of x[i][j]: gradients of a bias.
+struct AddColumnsTask {
+  Matrix x;
+  float* into = nullptr;
+};
+
+// y += x, same shapes.
+struct AddTask {
+  Matrix x, y;
+};
+
+// GELU, exact by erf: y = x * Phi(x). y may be x.
+struct GeluTask {
+  Matrix x, y;
+};
+// grad_x = grad_y * gelu'(x). grad_x may be grad_y or x.
+struct GeluBackwardTask {
+  Matrix x, grad_y, grad_x;
+};
+
+// Row i of y = row tokens[i] of table, which is fp32, as its gradient is.
+struct EmbedTask {
+  const int32_t* tokens = nullptr;
+  Matrix table, y;
+};
+// Row tokens[i] of grad_table += row i of grad_y.
+struct EmbedBackwardTask {
+  const int32_t* tokens = nullptr;
+  Matrix grad_y, grad_table;
 };
 
 // Rotary positions (Su et al., 2021), in place, on rows of heads side by side: the pair (2i, 2i +
@@ -98,9 +145,18 @@ struct CrossEntropyTask {
   Matrix logits;
   const int32_t* targets = nullptr;  // [rows], each below cols
   float scale = 1;
+  double* loss = nullptr;  // the sum of the rows' losses in nats is added to it
 };
 
-// AdamW (Loshchilov and Hutter, 2019), with g = gradient * gradient_scale (clipping):
+// *into += the sum of squares.
+struct SumOfSquaresTask {
+  const float* x = nullptr;
+  int64_t count = 0;
+  double* into = nullptr;
+};
+
+// AdamW (Loshchilov and Hutter, 2019), with g = gradient * clip_norm / max(clip_norm, norm), where
+// norm^2 is the sum of squares[2 i] over all pieces i:
 //   first_moment = beta1 * first_moment + (1 - beta1) * g
 //   second_moment = beta2 * second_moment + (1 - beta2) * g^2
 //   weights -= learning_rate * (m / (sqrt(v) + epsilon) + decay * weights)
@@ -109,49 +165,27 @@ struct UpdateTask {
   float *weights = nullptr, *first_moment = nullptr, *second_moment = nullptr;  // [count]
   const float* gradient = nullptr;                                              // [count]
   int64_t count = 0;
-  double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, decay = 0;
-  double gradient_scale = 1;
-  int64_t step = 1;  // counts from 1
+  const float* schedule = nullptr;  // {step, which counts from 1; learning_rate}
+  const double* squares = nullptr;  // [2 pieces]
+  int64_t pieces = 0;
+  double clip_norm = 1, decay = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
 };
+
+// All pointers are of the memory where the kernel runs: of a GPU's, the host reads nothing but
+// shapes.
+using ModelTask =
+    std::variant<GemmTask, AddColumnsTask, LayerNormTask, LayerNormBackwardTask, RowMomentsTask,
+                 LayerNormSumsTask, GeluTask, GeluBackwardTask, RotateTask, AddTask, EmbedTask,
+                 EmbedBackwardTask, CrossEntropyTask, UpdateTask, SumOfSquaresTask>;
 
 class ModelKernel {
  public:
   virtual ~ModelKernel() = default;
   virtual std::string_view name() const = 0;
-  // Bytes of scratch memory that any of the functions needs on `threads` threads; 64-byte aligned.
+  // Bytes of scratch memory that any task needs on `threads` threads; 64-byte aligned.
   virtual int64_t workspace_bytes(int threads) const = 0;
-  virtual void gemm(const GemmTask& task, int threads, std::span<std::byte> workspace) const = 0;
-  // into[j] += sum over rows of x[i][j]: gradients of a bias.
-  virtual void add_columns(const Matrix& x, float* into, int threads,
-                           std::span<std::byte> workspace) const = 0;
-  virtual void layer_norm(const LayerNormTask& task, int threads) const = 0;
-  virtual void layer_norm_backward(const LayerNormBackwardTask& task, int threads,
-                                   std::span<std::byte> workspace) const = 0;
-  // Of each row of x: its mean, and the sum of squares about it, two floats a row. Those of all
-  // columns follow by Chan's formula (Chan, Golub, LeVeque, 1979), of parts of equal width.
-  virtual void row_moments(const Matrix& x, float* into, int threads) const = 0;
-  // Of each row, over the columns that are here, with the normalised row z: the sums of
-  // grad_y * gain and of grad_y * gain * z. Reads neither grad_x nor `sums`.
-  virtual void layer_norm_sums(const LayerNormBackwardTask& task, float* into,
-                               int threads) const = 0;
-  // GELU, exact by erf: y = x * Phi(x). y may be x.
-  virtual void gelu(const Matrix& x, const Matrix& y, int threads) const = 0;
-  // grad_x = grad_y * gelu'(x). grad_x may be grad_y or x.
-  virtual void gelu_backward(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x,
-                             int threads) const = 0;
-  virtual void rotate(const RotateTask& task, int threads) const = 0;
-  // y += x, same shapes.
-  virtual void add(const Matrix& x, const Matrix& y, int threads) const = 0;
-  // Row i of y = row tokens[i] of table, which is fp32, as its gradient is.
-  virtual void embed(const int32_t* tokens, const Matrix& table, const Matrix& y,
-                     int threads) const = 0;
-  // Row tokens[i] of grad_table += row i of grad_y.
-  virtual void embed_backward(const int32_t* tokens, const Matrix& grad_y, const Matrix& grad_table,
-                              int threads) const = 0;
-  // Returns the sum of the rows' losses in nats.
-  virtual double cross_entropy(const CrossEntropyTask& task, int threads) const = 0;
-  virtual void update(const UpdateTask& task, int threads) const = 0;
-  virtual double sum_of_squares(std::span<const float> x, int threads) const = 0;
+  virtual void run(const ModelTask& task, int threads,
+                   std::span<std::byte> workspace = {}) const = 0;
 };
 
 // Plain loops in double precision: what kernels are tested against. Allocates.

@@ -25,7 +25,7 @@ Outputs run_gemm(const GemmCase& g, const Call& call) {
                       g.transpose_b,
                       g.accumulate,
                       g.bias ? bias.floats() : nullptr};
-  call.kernel.gemm(task, call.threads, call.workspace);
+  call.run(task);
   return {c};
 }
 

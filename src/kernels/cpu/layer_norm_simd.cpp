@@ -99,14 +99,14 @@ void layer_norm_on_target(const LayerNormTask& task) {
 
 // With g = grad_y * gain and the normalised row z:
 //   grad_x = factor * (g - mean(g) - z * mean(g * z))
-template <class X, class Gradient>
+template <class X, class Gradient, class Task>
 struct NormBackward {
-  const LayerNormBackwardTask& task;
+  const Task& task;
   const X* x;
   const Gradient* grad_y;
   Moments m;
 
-  NormBackward(const LayerNormBackwardTask& of, int64_t row)
+  NormBackward(const Task& of, int64_t row)
       : task(of),
         x(row_of<X>(of.x, row)),
         grad_y(row_of<Gradient>(of.grad_y, row)),
@@ -134,7 +134,8 @@ struct NormBackward {
 
 // Means of g and g * z, over all columns.
 template <class X, class Gradient>
-HWY_INLINE std::array<float, 2> means_of(const NormBackward<X, Gradient>& row, int64_t i) {
+HWY_INLINE std::array<float, 2> means_of(
+    const NormBackward<X, Gradient, LayerNormBackwardTask>& row, int64_t i) {
   const LayerNormBackwardTask& task = row.task;
   const int64_t cols = task.x.cols;
   if (task.sums.parts == 0) {
@@ -151,7 +152,7 @@ HWY_INLINE std::array<float, 2> means_of(const NormBackward<X, Gradient>& row, i
 template <class X, class Gradient>
 void layer_norm_backward(const LayerNormBackwardTask& task) {
   for (int64_t i = 0; i < task.x.rows; ++i) {
-    const NormBackward<X, Gradient> row(task, i);
+    const NormBackward<X, Gradient, LayerNormBackwardTask> row(task, i);
     Gradient* grad_x = row_of<Gradient>(task.grad_x, i);
     const auto [mean, mean_normal] = means_of(row, i);
     for_each_vector(
@@ -169,20 +170,20 @@ void layer_norm_backward(const LayerNormBackwardTask& task) {
 }
 
 template <class X, class Gradient>
-void layer_norm_sums(const LayerNormBackwardTask& task, float* into) {
+void layer_norm_sums(const LayerNormSumsTask& task) {
   for (int64_t i = 0; i < task.x.rows; ++i) {
-    const auto sums = NormBackward<X, Gradient>(task, i).sums();
-    into[2 * i] = sums[0], into[2 * i + 1] = sums[1];
+    const auto sums = NormBackward<X, Gradient, LayerNormSumsTask>(task, i).sums();
+    task.into[2 * i] = sums[0], task.into[2 * i + 1] = sums[1];
   }
 }
 
-void layer_norm_sums_on_target(const LayerNormBackwardTask& task, float* into) {
+void layer_norm_sums_on_target(const LayerNormSumsTask& task) {
   if (is_wide(task.x))
-    is_wide(task.grad_y) ? layer_norm_sums<float, float>(task, into)
-                         : layer_norm_sums<float, Bf16Bits>(task, into);
+    is_wide(task.grad_y) ? layer_norm_sums<float, float>(task)
+                         : layer_norm_sums<float, Bf16Bits>(task);
   else
-    is_wide(task.grad_y) ? layer_norm_sums<Bf16Bits, float>(task, into)
-                         : layer_norm_sums<Bf16Bits, Bf16Bits>(task, into);
+    is_wide(task.grad_y) ? layer_norm_sums<Bf16Bits, float>(task)
+                         : layer_norm_sums<Bf16Bits, Bf16Bits>(task);
 }
 
 void layer_norm_backward_on_target(const LayerNormBackwardTask& task) {
@@ -215,8 +216,8 @@ void layer_norm_backward_rows(const LayerNormBackwardTask& task) {
 void moments_of_rows(const Matrix& x, float* into) {
   HWY_DYNAMIC_DISPATCH(row_moments_on_target)(x, into);
 }
-void layer_norm_sums_of_rows(const LayerNormBackwardTask& task, float* into) {
-  HWY_DYNAMIC_DISPATCH(layer_norm_sums_on_target)(task, into);
+void layer_norm_sums_of_rows(const LayerNormSumsTask& task) {
+  HWY_DYNAMIC_DISPATCH(layer_norm_sums_on_target)(task);
 }
 
 }  // namespace longnet

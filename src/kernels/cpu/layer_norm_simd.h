@@ -8,8 +8,8 @@ namespace longnet {
 void layer_norm_rows(const LayerNormTask& task);
 // grad_gain and grad_bias are added to: sums of one thread.
 void layer_norm_backward_rows(const LayerNormBackwardTask& task);
-// Two floats a row, as ModelKernel::row_moments and layer_norm_sums have them.
+// As RowMomentsTask.
 void moments_of_rows(const Matrix& x, float* into);
-void layer_norm_sums_of_rows(const LayerNormBackwardTask& task, float* into);
+void layer_norm_sums_of_rows(const LayerNormSumsTask& task);
 
 }  // namespace longnet

@@ -80,173 +80,170 @@ GemmCut cut_for(int64_t m, int64_t n, int64_t threads) {
   return best;
 }
 
+struct Crew {
+  int threads;
+  std::span<std::byte> workspace;
+};
+
+void run_task(const GemmTask& task, const Crew& crew) {
+  const int64_t m = task.m(), n = task.n(), per_thread = gemm_workspace_bytes();
+  check_workspace(crew.workspace, per_thread * crew.threads, crew.threads);
+  if (m == 0 || n == 0) return;
+  const GemmCut cut = cut_for(m, n, crew.threads);
+  const int64_t across = ceil_div(n, cut.columns);
+  parallel_for(ceil_div(m, cut.rows) * across, crew.threads, [&](int64_t i, int thread) {
+    const int64_t row = i / across * cut.rows, column = i % across * cut.columns;
+    gemm_block(task, {row, std::min(cut.rows, m - row), column, std::min(cut.columns, n - column)},
+               crew.workspace.data() + thread * per_thread);
+  });
+}
+
+void run_task(const AddColumnsTask& task, const Crew& crew) {
+  for_columns(task.x.cols, crew.threads, [&](int64_t begin, int64_t columns) {
+    add_columns_of(task.x.columns_from(begin, columns), task.into + begin);
+  });
+}
+
+void run_task(const LayerNormTask& task, const Crew& crew) {
+  for_rows(task.x, crew.threads, [&](int64_t begin, int64_t rows) {
+    LayerNormTask piece = task;
+    piece.x = task.x.rows_from(begin, rows);
+    piece.y = task.y.rows_from(begin, rows);
+    piece.moments = task.moments.rows_from(begin);
+    layer_norm_rows(piece);
+  });
+}
+
+void run_task(const RowMomentsTask& task, const Crew& crew) {
+  for_rows(task.x, crew.threads, [&](int64_t begin, int64_t rows) {
+    moments_of_rows(task.x.rows_from(begin, rows), task.into + 2 * begin);
+  });
+}
+
+void run_task(const LayerNormSumsTask& task, const Crew& crew) {
+  for_rows(task.x, crew.threads, [&](int64_t begin, int64_t rows) {
+    LayerNormSumsTask piece = task;
+    piece.x = task.x.rows_from(begin, rows);
+    piece.grad_y = task.grad_y.rows_from(begin, rows);
+    piece.moments = task.moments.rows_from(begin);
+    piece.into = task.into + 2 * begin;
+    layer_norm_sums_of_rows(piece);
+  });
+}
+
+// Gradients of gain and bias: sums over kSumRows rows each, some of them at a time, are added
+// column by column.
+void run_task(const LayerNormBackwardTask& task, const Crew& crew) {
+  const int64_t room = gemm_workspace_bytes();
+  check_workspace(crew.workspace, room * crew.threads, crew.threads);
+  const int64_t cols = task.x.cols, pitch = 2 * round_up(cols, kMaxLanes);
+  const int64_t held =
+      std::min(kMostSums, room / int64_t(sizeof(float)) / std::max(pitch, int64_t{1}));
+  check(held > 0, "layer_norm_backward: no room for sums of ", cols, " columns");
+  float* const sums = reinterpret_cast<float*>(crew.workspace.data());
+  for (int64_t first = 0; first < task.x.rows; first += held * kSumRows) {
+    const Matrix some = task.x.rows_from(first, std::min(held * kSumRows, task.x.rows - first));
+    for_rows(some, kSumRows, crew.threads, [&](int64_t begin, int64_t rows) {
+      LayerNormBackwardTask piece = task;
+      piece.x = some.rows_from(begin, rows);
+      piece.grad_y = task.grad_y.rows_from(first + begin, rows);
+      piece.grad_x = task.grad_x.rows_from(first + begin, rows);
+      piece.moments = task.moments.rows_from(first + begin);
+      piece.sums = task.sums.rows_from(first + begin);
+      piece.grad_gain = sums + begin / kSumRows * pitch;
+      piece.grad_bias = piece.grad_gain + pitch / 2;
+      std::fill_n(piece.grad_gain, pitch, 0.0f);
+      layer_norm_backward_rows(piece);
+    });
+    const Matrix partial{sums, ceil_div(some.rows, kSumRows), cols, pitch};
+    run_task(AddColumnsTask{partial, task.grad_gain}, crew);
+    run_task(AddColumnsTask{partial.columns_from(pitch / 2, cols), task.grad_bias}, crew);
+  }
+}
+
+void run_task(const GeluTask& task, const Crew& crew) {
+  for_rows(task.x, crew.threads, [&](int64_t begin, int64_t rows) {
+    gelu_rows(task.x.rows_from(begin, rows), task.y.rows_from(begin, rows));
+  });
+}
+
+void run_task(const GeluBackwardTask& task, const Crew& crew) {
+  for_rows(task.x, crew.threads, [&](int64_t begin, int64_t rows) {
+    gelu_backward_rows(task.x.rows_from(begin, rows), task.grad_y.rows_from(begin, rows),
+                       task.grad_x.rows_from(begin, rows));
+  });
+}
+
+void run_task(const RotateTask& task, const Crew& crew) {
+  for_rows(task.x, kTurnedRows, crew.threads, [&](int64_t begin, int64_t rows) {
+    RotateTask piece = task;
+    piece.x = task.x.rows_from(begin, rows);
+    piece.positions = {task.positions[begin], task.positions.stride, rows};
+    rotate_rows(piece);
+  });
+}
+
+void run_task(const AddTask& task, const Crew& crew) {
+  for_rows(task.x, crew.threads, [&](int64_t begin, int64_t rows) {
+    add_matrix(task.x.rows_from(begin, rows), task.y.rows_from(begin, rows));
+  });
+}
+
+void run_task(const EmbedTask& task, const Crew& crew) {
+  for_rows(task.y, crew.threads, [&](int64_t begin, int64_t rows) {
+    copy_rows(task.tokens + begin, task.table, task.y.rows_from(begin, rows));
+  });
+}
+
+// A thread has some columns of all rows: rows of the table may recur.
+void run_task(const EmbedBackwardTask& task, const Crew& crew) {
+  for_columns(task.grad_y.cols, crew.threads, [&](int64_t begin, int64_t columns) {
+    add_to_rows(task.tokens, task.grad_y.columns_from(begin, columns),
+                task.grad_table.columns_from(begin, columns));
+  });
+}
+
+void run_task(const CrossEntropyTask& task, const Crew& crew) {
+  *task.loss += sum_of_pieces(task.logits.rows, 1, crew.threads, [&](int64_t begin, int64_t rows) {
+    return cross_entropy_rows(
+        {task.logits.rows_from(begin, rows), task.targets + begin, task.scale});
+  });
+}
+
+void run_task(const UpdateTask& task, const Crew& crew) {
+  const double clipping = clipping_of(task);
+  parallel_for(ceil_div(task.count, kPieceNumbers), crew.threads, [&](int64_t i, int) {
+    const int64_t begin = i * kPieceNumbers;
+    UpdateTask piece = task;
+    piece.weights += begin;
+    piece.first_moment += begin;
+    piece.second_moment += begin;
+    piece.gradient += begin;
+    piece.count = std::min(kPieceNumbers, task.count - begin);
+    update_weights(piece, clipping);
+  });
+}
+
+void run_task(const SumOfSquaresTask& task, const Crew& crew) {
+  *task.into += sum_of_pieces(
+      task.count, kPieceNumbers, crew.threads,
+      [&](int64_t begin, int64_t count) { return sum_squares(task.x + begin, count); });
+}
+
 class CpuModelKernel final : public ModelKernel {
  public:
   std::string_view name() const override { return "cpu"; }
-
   int64_t workspace_bytes(int threads) const override {
     return gemm_workspace_bytes() * std::max(threads, 1);
   }
-
-  void gemm(const GemmTask& task, int threads, std::span<std::byte> workspace) const override {
-    check_task(task);
-    check_workspace(workspace, workspace_bytes(threads), threads);
-    const int64_t m = task.m(), n = task.n(), per_thread = gemm_workspace_bytes();
-    if (m == 0 || n == 0) return;
-    const GemmCut cut = cut_for(m, n, threads);
-    const int64_t across = ceil_div(n, cut.columns);
-    parallel_for(ceil_div(m, cut.rows) * across, threads, [&](int64_t i, int thread) {
-      const int64_t row = i / across * cut.rows, column = i % across * cut.columns;
-      gemm_block(task,
-                 {row, std::min(cut.rows, m - row), column, std::min(cut.columns, n - column)},
-                 workspace.data() + thread * per_thread);
-    });
-  }
-
-  void add_columns(const Matrix& x, float* into, int threads, std::span<std::byte>) const override {
-    for_columns(x.cols, threads, [&](int64_t begin, int64_t columns) {
-      add_columns_of(x.columns_from(begin, columns), into + begin);
-    });
-  }
-
-  void layer_norm(const LayerNormTask& task, int threads) const override {
-    check_task(task);
-    for_rows(task.x, threads, [&](int64_t begin, int64_t rows) {
-      LayerNormTask piece = task;
-      piece.x = task.x.rows_from(begin, rows);
-      piece.y = task.y.rows_from(begin, rows);
-      piece.moments = task.moments.rows_from(begin);
-      layer_norm_rows(piece);
-    });
-  }
-
-  void row_moments(const Matrix& x, float* into, int threads) const override {
-    for_rows(x, threads, [&](int64_t begin, int64_t rows) {
-      moments_of_rows(x.rows_from(begin, rows), into + 2 * begin);
-    });
-  }
-
-  void layer_norm_sums(const LayerNormBackwardTask& task, float* into, int threads) const override {
-    check_shape("grad_y", task.grad_y, task.x.rows, task.x.cols);
-    for_rows(task.x, threads, [&](int64_t begin, int64_t rows) {
-      LayerNormBackwardTask piece = task;
-      piece.x = task.x.rows_from(begin, rows);
-      piece.grad_y = task.grad_y.rows_from(begin, rows);
-      piece.moments = task.moments.rows_from(begin);
-      layer_norm_sums_of_rows(piece, into + 2 * begin);
-    });
-  }
-
-  // Gradients of gain and bias: sums over kSumRows rows each, some of them at a time, are added
-  // column by column.
-  void layer_norm_backward(const LayerNormBackwardTask& task, int threads,
-                           std::span<std::byte> workspace) const override {
-    check_task(task);
-    check_workspace(workspace, workspace_bytes(threads), threads);
-    const int64_t cols = task.x.cols, pitch = 2 * round_up(cols, kMaxLanes);
-    const int64_t held = std::min(
-        kMostSums, gemm_workspace_bytes() / int64_t(sizeof(float)) / std::max(pitch, int64_t{1}));
-    check(held > 0, "layer_norm_backward: no room for sums of ", cols, " columns");
-    float* const sums = reinterpret_cast<float*>(workspace.data());
-    for (int64_t first = 0; first < task.x.rows; first += held * kSumRows) {
-      const Matrix some = task.x.rows_from(first, std::min(held * kSumRows, task.x.rows - first));
-      for_rows(some, kSumRows, threads, [&](int64_t begin, int64_t rows) {
-        LayerNormBackwardTask piece = task;
-        piece.x = some.rows_from(begin, rows);
-        piece.grad_y = task.grad_y.rows_from(first + begin, rows);
-        piece.grad_x = task.grad_x.rows_from(first + begin, rows);
-        piece.moments = task.moments.rows_from(first + begin);
-        piece.sums = task.sums.rows_from(first + begin);
-        piece.grad_gain = sums + begin / kSumRows * pitch;
-        piece.grad_bias = piece.grad_gain + pitch / 2;
-        std::fill_n(piece.grad_gain, pitch, 0.0f);
-        layer_norm_backward_rows(piece);
-      });
-      const Matrix partial{sums, ceil_div(some.rows, kSumRows), cols, pitch};
-      add_columns(partial, task.grad_gain, threads, {});
-      add_columns({sums + pitch / 2, partial.rows, cols, pitch}, task.grad_bias, threads, {});
-    }
-  }
-
-  void gelu(const Matrix& x, const Matrix& y, int threads) const override {
-    check_like("y", y, x);
-    for_rows(x, threads, [&](int64_t begin, int64_t rows) {
-      gelu_rows(x.rows_from(begin, rows), y.rows_from(begin, rows));
-    });
-  }
-
-  void gelu_backward(const Matrix& x, const Matrix& grad_y, const Matrix& grad_x,
-                     int threads) const override {
-    check_like("grad_y", grad_y, x);
-    check_like("grad_x", grad_x, x);
-    for_rows(x, threads, [&](int64_t begin, int64_t rows) {
-      gelu_backward_rows(x.rows_from(begin, rows), grad_y.rows_from(begin, rows),
-                         grad_x.rows_from(begin, rows));
-    });
-  }
-
-  void rotate(const RotateTask& task, int threads) const override {
-    check_task(task);
-    for_rows(task.x, kTurnedRows, threads, [&](int64_t begin, int64_t rows) {
-      RotateTask piece = task;
-      piece.x = task.x.rows_from(begin, rows);
-      piece.positions = {task.positions[begin], task.positions.stride, rows};
-      rotate_rows(piece);
-    });
-  }
-
-  void add(const Matrix& x, const Matrix& y, int threads) const override {
-    check_like("y", y, x);
-    for_rows(x, threads, [&](int64_t begin, int64_t rows) {
-      add_matrix(x.rows_from(begin, rows), y.rows_from(begin, rows));
-    });
-  }
-
-  void embed(const int32_t* tokens, const Matrix& table, const Matrix& y,
-             int threads) const override {
-    check_fp32("table", table, table.rows, y.cols);
-    check_tokens(tokens, y.rows, table.rows);
-    for_rows(y, threads, [&](int64_t begin, int64_t rows) {
-      copy_rows(tokens + begin, table, y.rows_from(begin, rows));
-    });
-  }
-
-  // A thread has some columns of all rows: rows of the table may recur.
-  void embed_backward(const int32_t* tokens, const Matrix& grad_y, const Matrix& grad_table,
-                      int threads) const override {
-    check_fp32("grad_table", grad_table, grad_table.rows, grad_y.cols);
-    check_tokens(tokens, grad_y.rows, grad_table.rows);
-    for_columns(grad_y.cols, threads, [&](int64_t begin, int64_t columns) {
-      add_to_rows(tokens, grad_y.columns_from(begin, columns),
-                  grad_table.columns_from(begin, columns));
-    });
-  }
-
-  double cross_entropy(const CrossEntropyTask& task, int threads) const override {
-    check_task(task);
-    return sum_of_pieces(task.logits.rows, 1, threads, [&](int64_t begin, int64_t rows) {
-      return cross_entropy_rows(
-          {task.logits.rows_from(begin, rows), task.targets + begin, task.scale});
-    });
-  }
-
-  void update(const UpdateTask& task, int threads) const override {
-    parallel_for(ceil_div(task.count, kPieceNumbers), threads, [&](int64_t i, int) {
-      const int64_t begin = i * kPieceNumbers;
-      UpdateTask piece = task;
-      piece.weights += begin;
-      piece.first_moment += begin;
-      piece.second_moment += begin;
-      piece.gradient += begin;
-      piece.count = std::min(kPieceNumbers, task.count - begin);
-      update_weights(piece);
-    });
-  }
-
-  double sum_of_squares(std::span<const float> x, int threads) const override {
-    return sum_of_pieces(std::ssize(x), kPieceNumbers, threads, [&](int64_t begin, int64_t count) {
-      return sum_squares(x.data() + begin, count);
-    });
+  void run(const ModelTask& task, int threads, std::span<std::byte> workspace) const override {
+    std::visit(
+        [&](const auto& what) {
+          check_task(what);
+          check_values(what);
+          run_task(what, {threads, workspace});
+        },
+        task);
   }
 };
 

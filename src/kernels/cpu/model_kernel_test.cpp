@@ -12,7 +12,7 @@ TEST_F(ModelKernelTest, AddColumns) {
     for (const int64_t cols : {1, 16, 33, 100, 2100})
       expect_like_reference(concat(rows, " x ", cols), [&](const Call& call) -> Outputs {
         Values x(rows, cols, 1), into(1, cols, 2);
-        call.kernel.add_columns(x.matrix(), into.floats(), call.threads, call.workspace);
+        call.run(AddColumnsTask{x.matrix(), into.floats()});
         return {into};
       });
 }
@@ -22,11 +22,10 @@ TEST_F(ModelKernelTest, LayerNorm) {
     for (const int64_t cols : {1, 8, 37, 192, 770})
       expect_like_reference(concat(cols, " columns"), [&](const Call& call) -> Outputs {
         Values x(90, cols, 1), y = x, gain(1, cols, 3), bias(1, cols, 4);
-        call.kernel.layer_norm({.x = in_place ? y.matrix() : x.matrix(),
-                                .y = y.matrix(),
-                                .gain = gain.floats(),
-                                .bias = bias.floats()},
-                               call.threads);
+        call.run(LayerNormTask{.x = in_place ? y.matrix() : x.matrix(),
+                               .y = y.matrix(),
+                               .gain = gain.floats(),
+                               .bias = bias.floats()});
         return {x, y};
       });
 }
@@ -41,15 +40,13 @@ TEST_F(ModelKernelTest, LayerNormBackward) {
             [&](const Call& call) -> Outputs {
               Values x(rows, cols, 1), grad_y(rows, cols, 2, 1), grad_x(rows, cols, 3, 9);
               Values gain(1, cols, 4), grad_gain(1, cols, 5), grad_bias(1, cols, 6);
-              call.kernel.layer_norm_backward(
-                  {.x = x.matrix(),
-                   .grad_y = grad_y.matrix(),
-                   .grad_x = way == 2 ? grad_y.matrix() : grad_x.matrix(),
-                   .gain = gain.floats(),
-                   .grad_gain = grad_gain.floats(),
-                   .grad_bias = grad_bias.floats(),
-                   .accumulate = way == 1},
-                  call.threads, call.workspace);
+              call.run(LayerNormBackwardTask{.x = x.matrix(),
+                                             .grad_y = grad_y.matrix(),
+                                             .grad_x = way == 2 ? grad_y.matrix() : grad_x.matrix(),
+                                             .gain = gain.floats(),
+                                             .grad_gain = grad_gain.floats(),
+                                             .grad_bias = grad_bias.floats(),
+                                             .accumulate = way == 1});
               return {grad_y, grad_x, grad_gain, grad_bias};
             },
             2e-6);
@@ -78,20 +75,24 @@ TEST_F(ModelKernelTest, LayerNormOfColumnsInParts) {
                   .moments = all};
         };
         for (int64_t p = 0; p < pieces; ++p)
-          call.kernel.row_moments(task_of(p).x, &moments[size_t(2 * kRows * p)], call.threads);
+          call.run(RowMomentsTask{task_of(p).x, &moments[size_t(2 * kRows * p)]});
         for (int64_t p = 0; p < pieces; ++p) {
-          call.kernel.layer_norm({.x = task_of(p).x,
-                                  .y = y.matrix().columns_from(p * width, width),
-                                  .gain = gain.floats() + p * width,
-                                  .bias = bias.floats() + p * width,
-                                  .moments = all},
-                                 call.threads);
-          call.kernel.layer_norm_sums(task_of(p), &sums[size_t(2 * kRows * p)], call.threads);
+          const LayerNormBackwardTask task = task_of(p);
+          call.run(LayerNormTask{.x = task.x,
+                                 .y = y.matrix().columns_from(p * width, width),
+                                 .gain = task.gain,
+                                 .bias = bias.floats() + p * width,
+                                 .moments = all});
+          call.run(LayerNormSumsTask{.x = task.x,
+                                     .grad_y = task.grad_y,
+                                     .gain = task.gain,
+                                     .moments = all,
+                                     .into = &sums[size_t(2 * kRows * p)]});
         }
         for (int64_t p = 0; p < pieces; ++p) {
           LayerNormBackwardTask task = task_of(p);
           if (in_parts) task.sums = {sums.data(), pieces, 2 * kRows};
-          call.kernel.layer_norm_backward(task, call.threads, call.workspace);
+          call.run(task);
         }
         return {y, grad, grad_gain, grad_bias};
       };
@@ -110,10 +111,10 @@ TEST_F(ModelKernelTest, Gelu) {
       expect_like_reference(concat(cols, " columns"), [&](const Call& call) -> Outputs {
         Values x(30, cols, 1), y(30, cols, 2), grad(30, cols, 3);
         if (in_place) y = x;
-        call.kernel.gelu(in_place ? y.matrix() : x.matrix(), y.matrix(), call.threads);
+        call.run(GeluTask{in_place ? y.matrix() : x.matrix(), y.matrix()});
         Values grad_x = grad;
-        call.kernel.gelu_backward(x.matrix(), in_place ? grad_x.matrix() : grad.matrix(),
-                                  grad_x.matrix(), call.threads);
+        call.run(GeluBackwardTask{x.matrix(), in_place ? grad_x.matrix() : grad.matrix(),
+                                  grad_x.matrix()});
         return {y, grad_x};
       });
 }
@@ -125,8 +126,8 @@ TEST_F(ModelKernelTest, GeluOfEachNumber) {
     Values x(1, kNumbers, 1, 0), one(1, kNumbers, 1, 0);
     for (int64_t i = 0; i < kNumbers; ++i) x.set(i, float(i - 2000) * 0.01f), one.set(i, 1.0f);
     Values y = x, slope = x;
-    call.kernel.gelu(x.matrix(), y.matrix(), 1);
-    call.kernel.gelu_backward(x.matrix(), one.matrix(), slope.matrix(), 1);
+    call.run(GeluTask{x.matrix(), y.matrix()});
+    call.run(GeluBackwardTask{x.matrix(), one.matrix(), slope.matrix()});
     return {x, y, slope};
   };
   const Outputs reference = expected(body);
@@ -151,14 +152,13 @@ TEST_F(ModelKernelTest, Rotate) {
             concat("head_dim ", d, " scale ", xpos_scale, " way ", way),
             [&](const Call& call) -> Outputs {
               Values x(150, 3 * d, 1);
-              call.kernel.rotate({.x = x.matrix(),
+              call.run(RotateTask{.x = x.matrix(),
                                   .positions = {1000000, 7, 150},
                                   .head_dim = d,
                                   .xpos_scale = xpos_scale,
                                   .xpos_centre = 1000500,
                                   .negative_power = way % 2 != 0,
-                                  .inverse_angle = way / 2 != 0},
-                                 call.threads);
+                                  .inverse_angle = way / 2 != 0});
               return {x};
             },
             2e-7);
@@ -168,7 +168,7 @@ TEST_F(ModelKernelTest, Add) {
   for (const int64_t cols : {1, 16, 37, 3072})
     expect_like_reference(concat(cols, " columns"), [&](const Call& call) -> Outputs {
       Values x(70, cols, 1), y(70, cols, 2, 6);
-      call.kernel.add(x.matrix(), y.matrix(), call.threads);
+      call.run(AddTask{x.matrix(), y.matrix()});
       return {x, y};
     });
 }
@@ -179,9 +179,9 @@ TEST_F(ModelKernelTest, Embed) {
       std::vector<int32_t> tokens(300);
       for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i * i % 19);
       Values table(19, cols, 1), y(300, cols, 2, 5), grad_table(19, cols, 3, 1);
-      call.kernel.embed(tokens.data(), table.matrix(), y.matrix(), call.threads);
+      call.run(EmbedTask{tokens.data(), table.matrix(), y.matrix()});
       Values grad_y(300, cols, 4, 2);
-      call.kernel.embed_backward(tokens.data(), grad_y.matrix(), grad_table.matrix(), call.threads);
+      call.run(EmbedBackwardTask{tokens.data(), grad_y.matrix(), grad_table.matrix()});
       return {y, grad_table};
     });
 }
@@ -196,8 +196,8 @@ TEST_F(ModelKernelTest, CrossEntropy) {
         for (int64_t i = 0; i < rows; ++i)
           targets[size_t(i)] = i % 5 == 3 ? -1 : int32_t(i * 7 % cols);
         for (int64_t i = 0; i < rows * (cols + 3); ++i) logits.set(i, 5 * float(logits.at(i)));
-        const double sum =
-            call.kernel.cross_entropy({logits.matrix(), targets.data(), 0.125f}, call.threads);
+        double sum = 0;
+        call.run(CrossEntropyTask{logits.matrix(), targets.data(), 0.125f, &sum});
         loss.set(0, float(sum)), loss.set(1, float(sum - double(float(sum))));  // both halves
         return {logits, loss};
       });
@@ -208,7 +208,9 @@ TEST_F(ModelKernelTest, CrossEntropyOfLargeLogits) {  // exp would overflow
   Values logits(1, 40, 1, 0);
   for (int64_t i = 0; i < 40; ++i) logits.set(i, i == 7 ? 1e4f : -1e4f);
   const int32_t target = 7;
-  EXPECT_EQ(cpu_->cross_entropy({logits.matrix(), &target}, 1), 0);
+  double loss = 0;
+  cpu_->run(CrossEntropyTask{logits.matrix(), &target, 1, &loss}, 1);
+  EXPECT_EQ(loss, 0);
   for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(logits.at(i), 0);
 }
 
@@ -220,16 +222,18 @@ TEST_F(ModelKernelTest, Update) {
                               Values w(1, count, 1), m(1, count, 2), v(1, count, 3), g(1, count, 4);
                               for (int64_t i = 0; i < count; ++i)
                                 v.set(i, float(v.at(i) * v.at(i)));
-                              call.kernel.update({.weights = w.floats(),
+                              const float schedule[] = {float(step), 0.01f};
+                              const double squares[] = {0.9, NAN, 0.1, NAN};  // NAN: not read
+                              call.run(UpdateTask{.weights = w.floats(),
                                                   .first_moment = m.floats(),
                                                   .second_moment = v.floats(),
                                                   .gradient = g.floats(),
                                                   .count = count,
-                                                  .learning_rate = 0.01,
-                                                  .decay = 0.1,
-                                                  .gradient_scale = 0.3,
-                                                  .step = step},
-                                                 call.threads);
+                                                  .schedule = schedule,
+                                                  .squares = squares,
+                                                  .pieces = 2,
+                                                  .clip_norm = 0.3,
+                                                  .decay = 0.1});
                               return {w, m, v};
                             });
 }
@@ -237,13 +241,17 @@ TEST_F(ModelKernelTest, Update) {
 TEST_F(ModelKernelTest, SumOfSquares) {
   for (const int64_t count : {0, 1, 1000, 100001}) {
     Values x(1, count, 1, 0);
-    const std::span<const float> numbers{x.floats(), size_t(count)};
-    const double expected_sum = reference_->sum_of_squares(numbers, 1);
+    const auto sum_by = [&](const ModelKernel& kernel, int threads) {
+      double sum = 1;
+      kernel.run(SumOfSquaresTask{x.floats(), count, &sum}, threads);
+      return sum;
+    };
+    const double expected_sum = sum_by(*reference_, 1);
     for (const std::string& target : simd_targets()) {
       const ScopedSimdTarget use(target);
-      const double one = cpu_->sum_of_squares(numbers, 1);
+      const double one = sum_by(*cpu_, 1);
       EXPECT_NEAR(one, expected_sum, 1e-12 * expected_sum) << target;
-      for (const int threads : {2, 3}) EXPECT_EQ(cpu_->sum_of_squares(numbers, threads), one);
+      for (const int threads : {2, 3}) EXPECT_EQ(sum_by(*cpu_, threads), one);
     }
   }
 }
@@ -260,27 +268,25 @@ TEST_F(ModelKernelTest, ActivationsInBf16) {
                 bias(1, cols, 4), grad(90, cols, 5, 3, kNarrow), grad_gain(1, cols, 6),
                 grad_bias(1, cols, 7);
             const LayerNormTask norm{x.matrix(), y.matrix(), gain.floats(), bias.floats()};
-            call.kernel.layer_norm(norm, call.threads);
+            call.run(norm);
             Values normed = y;
-            call.kernel.layer_norm_backward({.x = x.matrix(),
-                                             .grad_y = y.matrix(),
-                                             .grad_x = grad.matrix(),
-                                             .gain = gain.floats(),
-                                             .grad_gain = grad_gain.floats(),
-                                             .grad_bias = grad_bias.floats(),
-                                             .accumulate = true},
-                                            call.threads, call.workspace);
-            call.kernel.add(y.matrix(), grad.matrix(), call.threads);
-            call.kernel.gelu_backward(grad.matrix(), y.matrix(), y.matrix(), call.threads);
-            call.kernel.gelu(grad.matrix(), grad.matrix(), call.threads);
-            call.kernel.rotate({.x = y.matrix(), .positions = {5, 7, 90}, .head_dim = 8},
-                               call.threads);
-            call.kernel.add_columns(y.matrix(), bias.floats(), call.threads, call.workspace);
+            call.run(LayerNormBackwardTask{.x = x.matrix(),
+                                           .grad_y = y.matrix(),
+                                           .grad_x = grad.matrix(),
+                                           .gain = gain.floats(),
+                                           .grad_gain = grad_gain.floats(),
+                                           .grad_bias = grad_bias.floats(),
+                                           .accumulate = true});
+            call.run(AddTask{y.matrix(), grad.matrix()});
+            call.run(GeluBackwardTask{grad.matrix(), y.matrix(), y.matrix()});
+            call.run(GeluTask{grad.matrix(), grad.matrix()});
+            call.run(RotateTask{.x = y.matrix(), .positions = {5, 7, 90}, .head_dim = 8});
+            call.run(AddColumnsTask{y.matrix(), bias.floats()});
             std::vector<int32_t> tokens(90, 0);
             for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i * i % 19);
             Values table(19, cols, 8), rows(90, cols, 9, 3, kNarrow);
-            call.kernel.embed(tokens.data(), table.matrix(), rows.matrix(), call.threads);
-            call.kernel.embed_backward(tokens.data(), rows.matrix(), table.matrix(), call.threads);
+            call.run(EmbedTask{tokens.data(), table.matrix(), rows.matrix()});
+            call.run(EmbedBackwardTask{tokens.data(), rows.matrix(), table.matrix()});
             return {normed, y, grad, grad_gain, grad_bias, bias, table, rows};
           },
           1e-3);
@@ -291,23 +297,21 @@ TEST_F(ModelKernelTest, RefusesWhatDoesNotFit) {
   const int32_t tokens[] = {0, 1, 2, 4};
   for (const ModelKernel* kernel : {cpu_.get(), reference_.get()}) {
     const PoisonedWorkspace workspace(kernel->workspace_bytes(1));
-    EXPECT_THROW(kernel->add(x.matrix(), y.matrix(), 1), Error);
-    EXPECT_THROW(kernel->gelu(x.matrix(), narrow.matrix(), 1), Error);
-    EXPECT_THROW(kernel->embed(tokens, x.matrix(), x.matrix(), 1), Error);
-    EXPECT_THROW(kernel->cross_entropy({narrow.matrix(), tokens}, 1), Error);
-    EXPECT_THROW(
-        kernel->gemm({.a = x.matrix(), .b = x.matrix(), .c = x.matrix()}, 1, workspace.bytes()),
-        Error);
-    EXPECT_THROW(kernel->layer_norm_backward(
-                     {.x = x.matrix(), .grad_y = x.matrix(), .grad_x = narrow.matrix()}, 1,
-                     workspace.bytes()),
-                 Error);
+    const std::initializer_list<ModelTask> wrong{
+        AddTask{x.matrix(), y.matrix()},
+        GeluTask{x.matrix(), narrow.matrix()},
+        EmbedTask{tokens, x.matrix(), x.matrix()},
+        CrossEntropyTask{.logits = narrow.matrix(), .targets = tokens},
+        GemmTask{.a = x.matrix(), .b = x.matrix(), .c = x.matrix()},
+        LayerNormBackwardTask{.x = x.matrix(), .grad_y = x.matrix(), .grad_x = narrow.matrix()}};
+    for (const ModelTask& task : wrong)
+      EXPECT_THROW(kernel->run(task, 1, workspace.bytes()), Error) << task.index();
   }
-  EXPECT_THROW(cpu_->gemm({.a = x.matrix(),
-                           .b = x.matrix(),
-                           .c = y.matrix().columns_from(0, 4),
-                           .transpose_b = true},
-                          1, {}),
+  EXPECT_THROW(cpu_->run(GemmTask{.a = x.matrix(),
+                                  .b = x.matrix(),
+                                  .c = y.matrix().columns_from(0, 4),
+                                  .transpose_b = true},
+                         1),
                Error);
 }
 

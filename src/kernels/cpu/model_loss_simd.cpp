@@ -78,17 +78,18 @@ double cross_entropy_on_target(const CrossEntropyTask& task) {
 
 // ---- AdamW ----
 
-void update_on_target(const UpdateTask& task) {
-  const double correction1 = 1 - std::pow(task.beta1, double(task.step));
-  const double correction2 = 1 - std::pow(task.beta2, double(task.step));
+void update_on_target(const UpdateTask& task, double clipping) {
+  const double step = double(task.schedule[0]), learning_rate = double(task.schedule[1]);
+  const double correction1 = 1 - std::pow(task.beta1, step);
+  const double correction2 = 1 - std::pow(task.beta2, step);
   // weights = kept * weights - rate * first / (sqrt(second) + epsilon), both moments uncorrected.
   const double root = std::sqrt(correction2);
-  const float kept = float(1 - task.learning_rate * task.decay);
-  const float rate = float(task.learning_rate * root / correction1);
+  const float kept = float(1 - learning_rate * task.decay);
+  const float rate = float(learning_rate * root / correction1);
   const float epsilon = float(task.epsilon * root);
-  const float beta1 = float(task.beta1), rest1 = float((1 - task.beta1) * task.gradient_scale);
+  const float beta1 = float(task.beta1), rest1 = float((1 - task.beta1) * clipping);
   const float beta2 = float(task.beta2);
-  const float rest2 = float((1 - task.beta2) * task.gradient_scale * task.gradient_scale);
+  const float rest2 = float((1 - task.beta2) * clipping * clipping);
   for_each_vector(task.count, [&](auto d, int64_t i) HWY_ATTR {
     const auto g = hn::LoadU(d, task.gradient + i);
     const auto m = hn::MulAdd(hn::Set(d, beta1), hn::LoadU(d, task.first_moment + i),
@@ -97,10 +98,10 @@ void update_on_target(const UpdateTask& task) {
                               hn::Mul(hn::Set(d, rest2), hn::Mul(g, g)));
     hn::StoreU(m, d, task.first_moment + i);
     hn::StoreU(v, d, task.second_moment + i);
-    const auto step =
+    const auto moved =
         hn::Div(hn::Mul(hn::Set(d, rate), m), hn::Add(hn::Sqrt(v), hn::Set(d, epsilon)));
     const auto w = hn::LoadU(d, task.weights + i);
-    hn::StoreU(hn::MulSub(w, hn::Set(d, kept), step), d, task.weights + i);
+    hn::StoreU(hn::MulSub(w, hn::Set(d, kept), moved), d, task.weights + i);
   });
 }
 
@@ -118,7 +119,9 @@ HWY_EXPORT(update_on_target);
 double cross_entropy_rows(const CrossEntropyTask& task) {
   return HWY_DYNAMIC_DISPATCH(cross_entropy_on_target)(task);
 }
-void update_weights(const UpdateTask& task) { HWY_DYNAMIC_DISPATCH(update_on_target)(task); }
+void update_weights(const UpdateTask& task, double clipping) {
+  HWY_DYNAMIC_DISPATCH(update_on_target)(task, clipping);
+}
 double sum_squares(const float* x, int64_t count) {
   return HWY_DYNAMIC_DISPATCH(sum_squares_on_target)(x, count);
 }

@@ -7,10 +7,11 @@
 
 namespace longnet {
 
-// Returns the loss of the rows.
+// Returns the loss of the rows; task.loss is not used.
 double cross_entropy_rows(const CrossEntropyTask& task);
 
-void update_weights(const UpdateTask& task);
+// `clipping`: of gradients, for which neither squares nor pieces are read.
+void update_weights(const UpdateTask& task, double clipping);
 double sum_squares(const float* x, int64_t count);
 
 }  // namespace longnet

@@ -39,17 +39,19 @@ TEST_F(ModelGradientTest, LayerNorm) {
   Values x(kRows, kCols, 1, 0), gain(1, kCols, 2, 0), bias(1, kCols, 3, 0), grad_y = weight_;
   Values grad_x = x, grad_gain(1, kCols, 0, 0), grad_bias = grad_gain;
   for (int64_t i = 0; i < kCols; ++i) grad_gain.set(i, 0), grad_bias.set(i, 0);
-  reference_->layer_norm_backward({.x = x.matrix(),
-                                   .grad_y = grad_y.matrix(),
-                                   .grad_x = grad_x.matrix(),
-                                   .gain = gain.floats(),
-                                   .grad_gain = grad_gain.floats(),
-                                   .grad_bias = grad_bias.floats()},
-                                  1, {});
+  reference_->run(LayerNormBackwardTask{.x = x.matrix(),
+                                        .grad_y = grad_y.matrix(),
+                                        .grad_x = grad_x.matrix(),
+                                        .gain = gain.floats(),
+                                        .grad_gain = grad_gain.floats(),
+                                        .grad_bias = grad_bias.floats()},
+                  1);
   const auto loss = [&] {
     Values y = x;
-    reference_->layer_norm(
-        {.x = x.matrix(), .y = y.matrix(), .gain = gain.floats(), .bias = bias.floats()}, 1);
+    reference_->run(
+        LayerNormTask{
+            .x = x.matrix(), .y = y.matrix(), .gain = gain.floats(), .bias = bias.floats()},
+        1);
     return dot(y, weight_);
   };
   expect_gradient(x, grad_x, loss);
@@ -59,10 +61,10 @@ TEST_F(ModelGradientTest, LayerNorm) {
 
 TEST_F(ModelGradientTest, Gelu) {
   Values x(kRows, kCols, 1, 0), grad_y = weight_, grad_x = x;
-  reference_->gelu_backward(x.matrix(), grad_y.matrix(), grad_x.matrix(), 1);
+  reference_->run(GeluBackwardTask{x.matrix(), grad_y.matrix(), grad_x.matrix()}, 1);
   expect_gradient(x, grad_x, [&] {
     Values y = x;
-    reference_->gelu(x.matrix(), y.matrix(), 1);
+    reference_->run(GeluTask{x.matrix(), y.matrix()}, 1);
     return dot(y, weight_);
   });
 }
@@ -73,7 +75,7 @@ TEST_F(ModelGradientTest, Rotate) {
       .x = {}, .positions = {5, 3, kRows}, .head_dim = 8, .xpos_scale = 20, .xpos_centre = 7};
   const auto rotate = [&](Values& values, bool inverse) {
     task.x = values.matrix(), task.inverse_angle = inverse;
-    reference_->rotate(task, 1);
+    reference_->run(task, 1);
   };
   rotate(grad_x, true);
   expect_gradient(x, grad_x, [&] {
@@ -87,10 +89,10 @@ TEST_F(ModelGradientTest, Embed) {
   const int32_t tokens[kRows] = {1, 0, 1, 3, 1};
   Values table(4, kCols, 1, 0), grad_y = weight_, grad_table = table;
   for (int64_t i = 0; i < table.size(); ++i) grad_table.set(i, 0);
-  reference_->embed_backward(tokens, grad_y.matrix(), grad_table.matrix(), 1);
+  reference_->run(EmbedBackwardTask{tokens, grad_y.matrix(), grad_table.matrix()}, 1);
   expect_gradient(table, grad_table, [&] {
     Values y = weight_;
-    reference_->embed(tokens, table.matrix(), y.matrix(), 1);
+    reference_->run(EmbedTask{tokens, table.matrix(), y.matrix()}, 1);
     return dot(y, weight_);
   });
 }
@@ -99,7 +101,9 @@ TEST_F(ModelGradientTest, CrossEntropy) {
   const int32_t targets[kRows] = {3, 0, -1, kCols - 1, 7};
   Values logits(kRows, kCols, 1, 0), gradient = logits;
   const auto loss_of = [&](Values& values) {
-    return reference_->cross_entropy({values.matrix(), targets, 0.5f}, 1);
+    double loss = 0;
+    reference_->run(CrossEntropyTask{values.matrix(), targets, 0.5f, &loss}, 1);
+    return loss;
   };
   loss_of(gradient);
   expect_gradient(logits, gradient, [&] {

@@ -80,6 +80,7 @@ struct Call {
   const ModelKernel& kernel;
   int threads;
   std::span<std::byte> workspace;
+  void run(const ModelTask& task) const { kernel.run(task, threads, workspace); }
 };
 
 // The cpu kernel against the reference, on every instruction set of the machine and on 1, 2 and 3

@@ -1,0 +1,14 @@
+// Builds that compute no layers of models on a GPU.
+#include "core/check.h"
+#include "kernels/cuda/device_model.h"
+
+namespace longnet {
+
+std::string why_device_model_absent() {
+  return "this build has no GPU kernels for a model's layers: run.kernel cpu";
+}
+Prepared prepare_model_task(const ModelTask&, MemoryLedger&) {
+  throw UsageError(why_device_model_absent());
+}
+
+}  // namespace longnet
