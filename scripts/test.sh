@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what is missing, checks the sources, builds and runs all tests: release, then the address and
-# undefined-behaviour sanitizers, then the thread sanitizer over the threads transport.
-#   scripts/test.sh [lint|release|asan|tsan ...]     (default: all four)
+# Installs what is missing, builds and runs all tests: release, then the address and undefined-behaviour sanitizers, then
+# the thread sanitizer over the threads transport; then checks the sources.
+#   scripts/test.sh [release|asan|tsan|lint ...]     (default: all four; each is prepared beside the tests of the one before)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parts=("$@")
-[ $# -eq 0 ] && parts=(lint release asan tsan)
+[ $# -eq 0 ] && parts=(release asan tsan lint)
 for part in "${parts[@]}"; do
-  [[ $part =~ ^(lint|release|asan|tsan)$ ]] || usage_error "unknown part '$part': use lint, release, asan or tsan"
+  [[ $part =~ ^(release|asan|tsan|lint)$ ]] || usage_error "unknown part '$part': use release, asan, tsan or lint"
 done
 
 install_packages "${build_packages[@]}" "${test_packages[@]}"
@@ -39,31 +39,75 @@ failed=() times=() all_failed=""
 
 # take_time WHAT: notes the seconds since the call before.
 take_time() { times+=("$(printf '%5d s  %s' $((SECONDS - noted)) "$1")"); noted=$SECONDS; }
+
+# prepare PART: what its tests need; lint has none.
+prepare() {
+  if [ "$1" = lint ]; then
+    scripts/lint.sh
+  else
+    # shellcheck disable=SC2086  # a list of targets
+    build_preset "$1" ${targets[$1]}
+  fi
+}
+
+# prepare_beside PART: in the background, at the lowest priority, with $prepared for its exit code.
+prepare_beside() {
+  begun=$1 prepared=0
+  set -m  # a process group, which ends with this script
+  (renice -n 19 "$BASHPID" >/dev/null; prepare "$1") >"build/$1.log" 2>&1 &
+  beside=$!
+  set +m
+}
+wait_beside() {
+  [ -n "$beside" ] || return 0
+  wait "$beside" || prepared=$?
+  beside=""
+}
+begun="" beside=""
+trap '[ -z "$beside" ] || kill -- "-$beside"' EXIT
+
+# run_tests PART OPTION...: Chromium is installed above, so a report that no browser has seen is a failure. MPI's ranks and
+# OpenMP's threads, which would poll, leave their cores to others.
+run_tests() {
+  env LONGNET_REQUIRE_BROWSER=1 OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive \
+    ctest --test-dir "build/$1" --output-on-failure "${@:2}"
+}
+# pass_tests PART OPTION...: those of release may pass alone, for another program's load can pass their limits of time; a
+# sanitizer's report is never to be run away from.
+pass_tests() {
+  run_tests "$@" && return
+  local failed_tests
+  failed_tests=$(sed "s/^[0-9]*:/  $1: /" "build/$1/Testing/Temporary/LastTestsFailed.log")
+  say "failed in preset $1, and run again alone if it is release:"$'\n'"$failed_tests"
+  all_failed+="$failed_tests"$'\n'
+  wait_beside
+  [ "$1" = release ] && run_tests "$1" --rerun-failed -j 1
+}
+
 noted=0
 take_time "packages and Python"
-for part in "${parts[@]}"; do
-  if [ "$part" = lint ]; then
-    scripts/lint.sh || failed+=(lint)
-    take_time lint
+for i in "${!parts[@]}"; do
+  part=${parts[i]} next=${parts[i + 1]:-}
+  if [ "$begun" = "$part" ]; then
+    wait_beside
+    cat "build/$part.log"
+  else
+    prepared=0
+    prepare "$part" || prepared=$?
+  fi
+  if [ "$part" = lint ]; then take_time lint; else take_time "$part: build"; fi
+  if [ "$prepared" -ne 0 ]; then
+    failed+=("$part${targets[$part]:+ (build)}")
     continue
   fi
-  # shellcheck disable=SC2086  # a list of targets
-  build_preset "$part" ${targets[$part]} || { failed+=("$part (build)"); continue; }
-  take_time "$part: build"
+  [ "$part" != lint ] || continue
   say "testing preset $part"
-  # Chromium is installed above, so a report that no browser has seen is a failure. More tests than cores: many wait
-  # for a scheduler, a browser or each other. MPI's ranks and OpenMP's threads, which would poll, leave their cores to others.
-  run_tests=(env LONGNET_REQUIRE_BROWSER=1 OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
-    ctest --test-dir "build/$part" --output-on-failure)
-  if ! "${run_tests[@]}" -R "${tests[$part]}" -E "${left_out[$part]}" -j $((3 * $(nproc))); then
-    failed_tests=$(sed "s/^[0-9]*:/  $part: /" "build/$part/Testing/Temporary/LastTestsFailed.log")
-    # Another program's load can pass a test's limits of time; a sanitizer's report is never to be run away from.
-    say "failed in preset $part, and run again alone if it is release:"$'\n'"$failed_tests"
-    if [ "$part" != release ] || ! "${run_tests[@]}" --rerun-failed -j 1; then
-      failed+=("$part")
-    fi
-    all_failed+="$failed_tests"$'\n'
-  fi
+  selected=(-R "${tests[$part]}" -E "${left_out[$part]}") passed=true
+  pass_tests "$part" "${selected[@]}" -L every_core || passed=false
+  # More tests than cores, and what comes next: many wait for a scheduler, a browser, a limit of time or each other.
+  [ -z "$next" ] || prepare_beside "$next"
+  pass_tests "$part" "${selected[@]}" -LE every_core -j $((3 * $(nproc))) || passed=false
+  $passed || failed+=("$part")
   take_time "$part: tests"
 done
 say "where the time went"

@@ -192,7 +192,7 @@ class Scripts(unittest.TestCase):
         for parts in (["nonsense"], ["release", "nonsense"]):
             done = subprocess.run([ROOT / "scripts/test.sh", *parts], capture_output=True, text=True, timeout=30, check=False)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertEqual(done.stderr, "error: unknown part 'nonsense': use lint, release, asan or tsan\n")
+            self.assertEqual(done.stderr, "error: unknown part 'nonsense': use release, asan, tsan or lint\n")
 
     def test_a_checkout_that_moved_is_told_which_folder_to_remove(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
