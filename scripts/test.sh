@@ -27,6 +27,7 @@ left_out_asan+="|kernels.AccuracyTest|kernels.Backward.*CentralDifferences|kerne
 left_out_asan+="|measure.ResidentGrowth|pattern.DependencyDepth.(Irregular|OneBillion|IsTheDiameter)"
 left_out_asan+="|model.Model.(GradientsAreThose|TheSameWhere)|run.ModelPoint.(Coll|E|RanksThat|Replicas|RowsOf)"
 left_out_asan+="|schedule.BackwardPrograms.(AreCorrect|OfEvery)|schedule.Formulas.(UnequalShares|Dilated)"
+left_out_asan+="|run.PlanPoint.AModelWithout|run.SimulatePoint.AProgramThatIs|schedule.Ring.RefusesAProgram"
 left_out_asan+="|simulate.Period.RanksAPeriod|run.WalkPoint.(WhatOneUnit|GoesOn)|run.Configs.Flagships"
 left_out_asan+="|execute.*TheReferenceKernel|execute.Stratify|execute.*Preset|execute.*SameBits|execute.VirtualWalk.AShareStands"
 # Under the thread sanitizer, which looks at what threads share: not walks and choices of samples, which run on one;
