@@ -24,7 +24,7 @@ SMALL = {
     "name": "small",
     "model": {"heads": 2, "head_dim": 16, "dtype": "fp32"},
     "dilated": {"segments": [64, "per_rank", "sequence"]},
-    "sweep": {"algorithm": ["dilated", "ring", "local"], "seq_len": [256, "1K"], "ranks": [1, 2]},
+    "sweep": {"algorithm": ["dilated", "ring", "local"], "seq_len": [256, 512], "ranks": [1, 2]},
     "measure": {"warmup": 1, "min_samples": 3, "max_samples": 3, "disturbed_budget": 0},
 }
 

@@ -78,7 +78,7 @@ class Train(Case):
             "model": TRAIN["model"] | {"heads": 4},
             "dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 2]},
             "sweep": {"scope": ["model", "layer"], "pass": ["forward", "forward_backward", "step"], "algorithm": ["dilated", "ring"],
-                      "seq_len": 256, "ranks": [1, 2], "replicas": [1, 2], "head_groups": [1, 2],
+                      "seq_len": 64, "ranks": [1, 2], "replicas": [1, 2], "head_groups": [1, 2],
                       "batch": {"rule": "fixed", "size": 2}},
             "exclude": [{"where": "replicas == 2 && head_groups == 2 || ranks == 1 && (replicas == 2 || head_groups == 2) || scope == layer && pass == step", "reason": "none", "omit": True}],
             "measure": {"warmup": 1, "min_samples": 2, "max_samples": 2, "disturbed_budget": 0},
