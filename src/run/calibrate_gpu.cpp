@@ -87,6 +87,9 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
     });
   });
   base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
+  if (kernel.starts_with("cuda") && std::ranges::any_of(measured.rows, &KernelRow::backward))
+    base.device.backward_splits[kernel] = {
+        KernelSplit::kBoth, "this suite: src/kernels/cuda/backward_plan.h, query_tiles, key_tiles"};
   for (const auto& [dtype, speed] : read_products(root, device))
     base.device.gemm_flops[dtype] = speed;
   base.device.kernel = kernel;

@@ -47,6 +47,17 @@ double pairs_in_segments(const BranchRows& rows, int64_t offset, TokenInterval q
   return pairs;
 }
 
+// Rows that a branch selects in a range, of all heads.
+double rows_of_heads(const BranchRows& rows, const HeadRange& heads, const TokenRange& range) {
+  // Strided ranges are those of branches that take all.
+  if (range.stride != 1 || (rows.num_offsets() == 1 && !rows.is_summary()))
+    return double(range.count) * double(heads.count);
+  double count = 0;
+  for (int64_t h = heads.first; h < heads.end(); ++h)
+    count += double(rows.count(rows.offset_of(h), {range.first, range.last() + 1}));
+  return count;
+}
+
 // The closed form, where there is one.
 std::optional<double> pairs_in_closed_form(const ShardedProblem& s, const Attend& op) {
   const BranchRows rows(s.pattern, op.branch, s.problem);
@@ -91,13 +102,25 @@ double attended_pairs(const ShardedProblem& s, const Attend& op) {
 double attended_queries(const ShardedProblem& s, const Attend& op) {
   const BranchRows rows = BranchRows(s.pattern, op.branch, s.problem).queries();
   double count = 0;
+  for_each_query_range(
+      s, op, [&](const TokenRange& q) { count += rows_of_heads(rows, op.heads, q); });
+  return count * double(s.problem.batch);
+}
+
+double attended_keys(const ShardedProblem& s, const Attend& op) {
+  const BranchRows rows(s.pattern, op.branch, s.problem);
+  TokenInterval seen{s.problem.seq_len, 0};
   for_each_query_range(s, op, [&](const TokenRange& q) {
-    if (q.stride != 1 || rows.num_offsets() == 1)
-      count += double(q.count) * double(op.heads.count);
-    else
-      for (int64_t h = op.heads.first; h < op.heads.end(); ++h)
-        count += double(rows.count(rows.offset_of(h), {q.first, q.last() + 1}));
+    for (const int64_t token : {q.first, q.last()})
+      for (const TokenInterval& scope : rows.key_scope(rows.segment_of(token))) {
+        const int64_t end = s.problem.causal ? std::min(scope.end, q.last() + 1) : scope.end;
+        if (scope.begin < end) seen = {std::min(seen.begin, scope.begin), std::max(seen.end, end)};
+      }
   });
+  double count = 0;
+  for (const TokenRange& held : tokens_of(s, {.rows = op.kv.rows}))
+    if (const TokenRange k = clip(held, seen); !k.empty())
+      count += rows_of_heads(rows, op.heads, k);
   return count * double(s.problem.batch);
 }
 

@@ -27,6 +27,8 @@ double attended_pairs(const ShardedProblem& sharded, const Attend& op);
 double attended_pairs_by_runs(const ShardedProblem& sharded, const Attend& op);
 // Query rows of one op: tokens x heads x batch.
 double attended_queries(const ShardedProblem& sharded, const Attend& op);
+// Key rows of one op that its last query or an earlier one may see: tokens x query heads x batch.
+double attended_keys(const ShardedProblem& sharded, const Attend& op);
 // Calls fn(range) for each owner's ranges of query tokens that the op attends.
 template <class Fn>
 void for_each_query_range(const ShardedProblem& sharded, const Attend& op, Fn fn) {

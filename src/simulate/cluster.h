@@ -66,6 +66,15 @@ struct KernelRow {
   }
 };
 
+// The rows that a backward kernel splits into blocks, each of which loops over the others. kBoth:
+// one pass over blocks of queries (S, dP, dQ), and one over blocks of keys (S, dP, dV, dK).
+enum class KernelSplit { kQueries, kKeys, kBoth };
+constexpr auto texts_of(KernelSplit) { return texts("queries", "keys", "both"); }
+struct BackwardSplit {
+  KernelSplit value = KernelSplit::kQueries;
+  std::string source{};
+};
+
 // Speed of attention on a machine that takes queries block by block, packing the keys anew for each
 // (as this suite's CPU kernel does): seconds = blocks * block_s + queries * query_s + key rows of
 // all blocks * key_s + pairs * pair_s, at one head_dim (interpolated between). Where a device has
@@ -91,10 +100,11 @@ struct DeviceSpec {
   Quantity cross_entropy_bytes_per_s{}, update_bytes_per_s{};
   Quantity memory_bytes{}, memory_bandwidth_bytes_per_s{};
   std::vector<KernelRow> attend{};
-  std::string kernel{};  // that runs: one of those in `attend`
+  std::string kernel{};                                    // that runs: one of those in `attend`
+  std::map<std::string, BackwardSplit> backward_splits{};  // by kernel; others split queries
   std::vector<AttendModel> attend_model{};
   Quantity launch_s{};           // before each op that computes or copies
-  Quantity fill_rows{};          // query rows (x heads x batch) of a wave of blocks; 0: one wave
+  Quantity fill_rows{};          // rows (x heads x batch) of a wave of blocks; 0: one wave
   Quantity pack_bytes_per_s{};   // bytes copied; 0: half the memory bandwidth (read and write)
   Quantity merge_bytes_per_s{};  // bytes of partials folded in; 0: a third of it
   Quantity sum_bytes_per_s{};    // bytes of gradients added; 0: a third of it

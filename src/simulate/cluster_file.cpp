@@ -1,6 +1,7 @@
 // Reads and writes cluster files: each part of a ClusterSpec lists its fields once, for both ways.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "core/check.h"
 #include "json/json_reader.h"
@@ -236,6 +237,17 @@ void fields(FileObject& f, DeviceSpec& d) {
   f.list("attend", d.attend, "a list of { rows, head_dim, dtype, causal, flops_per_s, source }");
   f.list("attend_model", d.attend_model, "");
   if (f.has("kernel", !d.kernel.empty())) f.field("kernel", d.kernel);
+  if (f.has("backward_splits", !d.backward_splits.empty()))
+    f.object("backward_splits", [&](FileObject& splits) {
+      std::set<std::string> kernels;
+      for (const KernelRow& row : d.attend)
+        if (row.backward && splits.has(row.kernel, d.backward_splits.contains(row.kernel)))
+          kernels.insert(row.kernel);
+      for (const std::string& kernel : kernels) {
+        BackwardSplit& split = d.backward_splits[kernel];
+        splits.sourced(kernel, split.value, split.source);
+      }
+    });
 }
 
 void fields(FileObject& f, TopologySpec& t) {

@@ -223,6 +223,22 @@ double CostModel::memory_bytes(const Attend& op, const AttendCounts& c, bool bac
   return c.queries * (row + 4.0 * (d + 1)) + kv_bytes;
 }
 
+double CostModel::wave_factor(const Attend& op, const AttendCounts& c, bool backward) const {
+  const DeviceSpec& device = cluster_.device;
+  if (device.fill_rows.value == 0) return 1;
+  const auto by_waves_of = [&](double rows) {
+    const double waves = rows / device.fill_rows.value;
+    return std::ceil(waves) / waves;
+  };
+  const auto split = device.backward_splits.find(device.kernel);
+  if (!backward || split == device.backward_splits.end() ||
+      split->second.value == KernelSplit::kQueries)
+    return by_waves_of(c.queries);
+  const double by_keys = by_waves_of(attended_keys(sharded_, op));
+  if (split->second.value == KernelSplit::kKeys) return by_keys;
+  return (3 * by_waves_of(c.queries) + 4 * by_keys) / 7;  // products of the two passes
+}
+
 CostModel::AttendCost CostModel::attend(const Attend& op, bool backward) const {
   const AttentionProblem& p = sharded_.problem;
   const DeviceSpec& device = cluster_.device;
@@ -235,10 +251,7 @@ CostModel::AttendCost CostModel::attend(const Attend& op, bool backward) const {
     return {attend_seconds(model, c) / speed_ + device.launch_s.value, c.pairs, false};
   }
   if (c.pairs == 0) return {device.launch_s.value, 0, false};
-  // Blocks run in waves, of which the last is seldom full.
-  const double waves = device.fill_rows.value > 0 ? c.queries / device.fill_rows.value : 1.0;
-  const double busy = waves / std::ceil(waves);
-  const double compute = c.pairs * seconds_per_pair(prices, c) / busy;
+  const double compute = c.pairs * seconds_per_pair(prices, c) * wave_factor(op, c, backward);
   const double memory = memory_bytes(op, c, backward) / device.memory_bandwidth_bytes_per_s.value;
   return {std::max(compute, memory) + device.launch_s.value, c.pairs, is_beyond_table(prices, c)};
 }

@@ -2,9 +2,9 @@
 //
 // Where a device has an attend model, that prices an attend (AttendCounts). Else an attend takes
 // the seconds per (query, key) pair that the table of the cluster's kernel gives; longer in
-// proportion when it has fewer query rows than keep the device busy; and never less than memory
-// needs for its operands. An attend of a backward pass is priced alike, by models and rows of its
-// own. Packs, merges, sums of gradients and deltas move bytes.
+// proportion when its last wave of blocks is not full; and never less than memory needs for its
+// operands. An attend of a backward pass is priced alike, by models and rows of its own, and in
+// waves of what its kernel splits. Packs, merges, sums of gradients and deltas move bytes.
 //
 // The table is read as a + b / rows (each query costs something besides its keys: prologue, tail,
 // the masked half of diagonal tiles) and as c + e head_dim (exponentials, then products), by lines
@@ -97,6 +97,8 @@ class CostModel {
   double seconds_per_pair(const Prices& prices, const AttendCounts& counts) const;
   bool is_beyond_table(const Prices& prices, const AttendCounts& counts) const;
   double memory_bytes(const Attend& op, const AttendCounts& counts, bool backward) const;
+  // Blocks run in waves, of which the last is seldom full: whole waves over those that are needed.
+  double wave_factor(const Attend& op, const AttendCounts& counts, bool backward) const;
   std::array<Prices, 2> prices_;  // forward passes, backward passes
   double speed_ = 1;  // compute speed over that of a cluster whose ranks are all at work
 };

@@ -293,6 +293,28 @@ TEST(CostModel, ABackwardPassHasRowsOfItsOwn) {
   EXPECT_DOUBLE_EQ(CostModel(c, s).delta_s(1000), 6e-6);
 }
 
+// 4096 keys of 4 heads, half as many queries.
+TEST(CostModel, BackwardWavesCountWhatTheKernelSplits) {
+  ClusterSpec c = plain_cluster();
+  const ShardedProblem s = dense(4096, 2, 64);
+  Attend op = whole(s);
+  op.kv.rows.owners.count = 2;
+  const double rows = 4096.0 * 4, plain = CostModel(c, s).attend(op, true).seconds;
+  c.device.fill_rows = {rows, "test"};  // one wave of keys, half a wave of queries
+  const auto times = [&] { return CostModel(c, s).attend(op, true).seconds / plain; };
+  EXPECT_DOUBLE_EQ(times(), 2);
+  c.device.backward_splits[c.device.kernel] = {KernelSplit::kQueries, "test"};
+  EXPECT_DOUBLE_EQ(times(), 2);
+  c.device.backward_splits[c.device.kernel].value = KernelSplit::kKeys;
+  EXPECT_DOUBLE_EQ(times(), 1);
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(op).seconds / (0.4 * plain), 2);  // forward
+  c.device.backward_splits[c.device.kernel].value = KernelSplit::kBoth;
+  EXPECT_DOUBLE_EQ(times(), (3 * 2 + 4 * 1) / 7.0);
+  c.device.backward_splits[c.device.kernel].value = KernelSplit::kKeys;
+  c.device.fill_rows = {rows - 1, "test"};
+  EXPECT_DOUBLE_EQ(times(), 2 * (rows - 1) / rows);
+}
+
 // 2 ranks of 32 tokens, 4 heads, bf16: with each branch alone there are deltas of its 32 and 8 rows
 // of a head.
 TEST(CostModel, ADeltaOfABranchReadsTheRowsOfTheBranch) {
