@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "json/json_reader.h"
+#include "json/text.h"
 #include "lnbench/terminal.h"
 #include "run/shipped.h"
 #include "run/validation.h"
@@ -44,8 +45,9 @@ Section simgrid_section() {
   const auto file = std::filesystem::temp_directory_path() /
                     concat("lnbench_simgrid_", std::to_string(::getpid()), ".json");
   std::cerr << "comparing with SimGrid, about a minute ...\n";
-  const int code = std::system(
-      concat("'", program.string(), "' --json '", file.string(), "' >/dev/null 2>&1").c_str());
+  const int code = std::system(concat(shell_word(program.string()), " --json ",
+                                      shell_word(file.string()), " >/dev/null 2>&1")
+                                   .c_str());
   check(std::filesystem::exists(file), "no comparison: ", program.string(), " ended with ", code);
   const Section s = judge_simgrid(parse_json(read_file_text(file.string(), ""), file.string()));
   std::filesystem::remove(file);

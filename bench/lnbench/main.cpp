@@ -57,7 +57,7 @@ class HelpFormatter : public CLI::Formatter {
 // As a user would type it again.
 std::string command_line_text(int argc, char** argv) {
   std::string text;
-  for (int i = 0; i < argc; ++i) text += concat(i > 0 ? " " : "", argv[i]);
+  for (int i = 0; i < argc; ++i) text += concat(i > 0 ? " " : "", shell_word(argv[i]));
   return launched_world_size() ? concat("mpirun -np ", *launched_world_size(), " ", text) : text;
 }
 

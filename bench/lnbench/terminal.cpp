@@ -119,7 +119,7 @@ RunInfo run_info(const Config& config, const Options& options, size_t points) {
 std::string same_options(const Options& o) {
   std::string text;
   const auto add = [&](const char* name, const std::string& value) {
-    if (!value.empty()) text += concat(" ", name, " '", value, "'");
+    if (!value.empty()) text += concat(" ", name, " ", shell_word(value));
   };
   for (const std::string& set : o.sets) add("--set", set);
   add("--filter", o.filter);

@@ -1,6 +1,7 @@
 #include "json/text.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -87,6 +88,21 @@ std::string to_hex(uint64_t value) {
 
 uint64_t from_hex(std::string_view text) {
   return std::strtoull(std::string(text).c_str(), nullptr, 16);
+}
+
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kPlain = "_@%+=:,./-";
+  const auto is_plain = [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || kPlain.find(c) != kPlain.npos;
+  };
+  if (!text.empty() && std::ranges::all_of(text, is_plain)) return std::string(text);
+  std::string word = "'";
+  for (const char c : text)
+    if (c == '\'')
+      word += "'\\''";
+    else
+      word += c;
+  return word + "'";
 }
 
 std::string two_columns(std::span<const std::pair<std::string, std::string>> rows) {

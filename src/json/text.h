@@ -35,6 +35,9 @@ std::string printable(std::string_view text);
 std::string to_hex(uint64_t value);
 uint64_t from_hex(std::string_view text);
 
+// `text` as one word of a POSIX shell, quoted where a shell would read more than the word.
+std::string shell_word(std::string_view text);
+
 // One indented line per (name, meaning), the meanings below each other.
 std::string two_columns(std::span<const std::pair<std::string, std::string>> rows);
 

@@ -22,6 +22,16 @@ TEST(Text, WrapsBetweenWords) {
   EXPECT_EQ(wrapped("", 5), "");
 }
 
+TEST(Text, AShellReadsAWordAsItWas) {
+  EXPECT_EQ(shell_word("sweep.ranks=1,2"), "sweep.ranks=1,2");
+  EXPECT_EQ(shell_word("results/20260101T000000Z-quick"), "results/20260101T000000Z-quick");
+  EXPECT_EQ(shell_word("seq_len <= 64K && ranks == 2"), "'seq_len <= 64K && ranks == 2'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word(""), "''");
+  for (const char* special : {"a b", "$HOME", "exclude=[]", "a;b", "~", "a\nb", "ç"})
+    EXPECT_EQ(shell_word(special), "'" + std::string(special) + "'");
+}
+
 TEST(Text, PrintableHoldsNothingThatATerminalObeysOrCannotRead) {
   EXPECT_EQ(printable("a\tb\nç€😀"), "a\tb\nç€😀");
   EXPECT_EQ(printable("\x1b[31m\x7f\x00"), "\uFFFD[31m\uFFFD");
