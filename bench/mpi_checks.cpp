@@ -66,11 +66,10 @@ int check_forward(const AlgorithmInfo& algorithm, ShardedProblem s, const std::s
   executor.fill_inputs();
   comm.reset_counters();
   executor.run();
-  const ClosedFormCounts expected =
-      program_counts(executor.sharded(), executor.program(), comm.rank());
+  const RankCounts expected = program_counts(executor.sharded(), executor.program(), comm.rank());
   const CommCounters& c = comm.counters();
-  const ClosedFormCounts counted{c.bytes_sent, c.messages_sent, c.bytes_received,
-                                 c.messages_received, expected.memory_bytes};
+  const RankCounts counted{c.bytes_sent, c.messages_sent, c.bytes_received, c.messages_received,
+                           expected.memory_bytes};
   check(counted == expected, "counted and predicted differ: ", algorithm.name, ": ",
         to_text(counted), ", ", to_text(expected));
   executor.run();

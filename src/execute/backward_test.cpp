@@ -51,11 +51,10 @@ void copy_rows(const Executor& executor, const float* first, int64_t heads,
 void expect_predicted(const Case& c, const ProgramExecutor& executor, Communicator& comm,
                       const MemoryLedger& ledger, int64_t workspace) {
   const CommCounters& moved = comm.counters();
-  const ClosedFormCounts counted{
-      moved.bytes_sent, moved.messages_sent, moved.bytes_received, moved.messages_received,
-      ledger.peak_bytes() - ledger.peak_bytes(kProgramLists) - workspace};
-  const ClosedFormCounts accounted =
-      program_counts(executor.sharded(), executor.program(), comm.rank());
+  const RankCounts counted{moved.bytes_sent, moved.messages_sent, moved.bytes_received,
+                           moved.messages_received,
+                           ledger.peak_bytes() - ledger.peak_bytes(kProgramLists) - workspace};
+  const RankCounts accounted = program_counts(executor.sharded(), executor.program(), comm.rank());
   check(counted == accounted, "counted ", to_text(counted), ", predicted ", to_text(accounted));
   const auto form =
       closed_form_counts(c.algorithm, executor.sharded(), parse_collective(c.collective),

@@ -16,7 +16,7 @@ CollectiveChoice in_order(CollectiveChoice choice, int ranks) {
   return choice;
 }
 
-void add(ClosedFormCounts& to, const ClosedFormCounts& what, int64_t times) {
+void add(RankCounts& to, const RankCounts& what, int64_t times) {
   to.bytes_sent += times * what.bytes_sent;
   to.messages_sent += times * what.messages_sent;
   to.bytes_received += times * what.bytes_received;
@@ -68,11 +68,10 @@ void add_head_groups(Costs& costs, const ModelShape& shape, const ShardedProblem
 
 }  // namespace
 
-std::optional<ClosedFormCounts> closed_form_step(const ModelShape& shape,
-                                                 std::string_view algorithm,
-                                                 const ShardedProblem& attention,
-                                                 const StepOptions& options,
-                                                 const CollectiveChoice& choice, Rank rank) {
+std::optional<RankCounts> closed_form_step(const ModelShape& shape, std::string_view algorithm,
+                                           const ShardedProblem& attention,
+                                           const StepOptions& options,
+                                           const CollectiveChoice& choice, Rank rank) {
   const RankGrid grid{.sequence = attention.layout.world_size(),
                       .replicas = options.replicas,
                       .head_groups = options.head_groups};
@@ -85,7 +84,7 @@ std::optional<ClosedFormCounts> closed_form_step(const ModelShape& shape,
   const auto forward = of_pass(Pass::kForward), backward = of_pass(Pass::kBackward);
   if (!forward || !backward) return std::nullopt;
   const bool differentiated = has_backward(options.pass);
-  ClosedFormCounts counts;
+  RankCounts counts;
   add(counts, *forward,
       shape.layers * (differentiated && shape.recompute == Recompute::kFull ? 2 : 1));
   if (differentiated) add(counts, *backward, shape.layers);

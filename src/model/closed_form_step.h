@@ -16,10 +16,9 @@ namespace longnet {
 
 // `attention`: the problem of the ranks that share a sequence. Holds no bytes: memory is left out.
 // Nothing where attention has no closed form, or where nodes of a collective lie across groups.
-std::optional<ClosedFormCounts> closed_form_step(const ModelShape& shape,
-                                                 std::string_view algorithm,
-                                                 const ShardedProblem& attention,
-                                                 const StepOptions& options,
-                                                 const CollectiveChoice& choice, Rank rank);
+std::optional<RankCounts> closed_form_step(const ModelShape& shape, std::string_view algorithm,
+                                           const ShardedProblem& attention,
+                                           const StepOptions& options,
+                                           const CollectiveChoice& choice, Rank rank);
 
 }  // namespace longnet

@@ -38,8 +38,8 @@ std::pair<int64_t, int64_t> slots_and_workspace(const MemoryLedger& ledger) {
 }
 
 // Counted bytes and messages of the runs against those of the rank's program for one.
-void record_communication(PointRecord& record, const CommCounters& c,
-                          const ClosedFormCounts& expected, int64_t runs, Communicator& comm) {
+void record_communication(PointRecord& record, const CommCounters& c, const RankCounts& expected,
+                          int64_t runs, Communicator& comm) {
   const bool equal = c.bytes_sent == runs * expected.bytes_sent &&
                      c.messages_sent == runs * expected.messages_sent &&
                      c.bytes_received == runs * expected.bytes_received &&
@@ -82,7 +82,7 @@ void record_memory(PointRecord& record, const MemoryLedger& ledger, const RankAc
     fail_check(record, "measured memory differs from the predicted");
 }
 
-std::optional<ClosedFormCounts> closed_form_of(const PointParams& p, Rank rank) {
+std::optional<RankCounts> closed_form_of(const PointParams& p, Rank rank) {
   const ShardedProblem sharded = sharded_problem(p);
   const CollectiveChoice choice = collective_choice(p);
   if (!has_layers(p.scope)) return closed_form_counts(p.algorithm, sharded, choice, rank, p.pass);
@@ -91,8 +91,8 @@ std::optional<ClosedFormCounts> closed_form_of(const PointParams& p, Rank rank) 
 
 // The closed forms of each rank's bytes, messages and, of attention, slots against its program and
 // its counts. Fails the point where they differ; without a closed form the record has none.
-void record_closed_forms(PointRecord& record, const ClosedFormCounts& program,
-                         const ClosedFormCounts& counted, Communicator& comm) {
+void record_closed_forms(PointRecord& record, const RankCounts& program, const RankCounts& counted,
+                         Communicator& comm) {
   const PointParams& p = record.params;
   auto form = closed_form_of(p, comm.rank());
   if (!form) return;  // on no rank
@@ -324,7 +324,7 @@ void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages)
   record.comm.predicted_messages_per_rank = messages;
 }
 
-void set_closed_forms(PointRecord& record, const ClosedFormCounts& most) {
+void set_closed_forms(PointRecord& record, const RankCounts& most) {
   record.comm.closed_form_bytes_per_rank = most.bytes_sent;
   record.comm.closed_form_messages_per_rank = most.messages_sent;
   if (most.memory_bytes > 0) record.memory.closed_form_bytes = most.memory_bytes;
@@ -386,8 +386,7 @@ void record_counts(PointRecord& record, PointSession& session, const PointPlan& 
   const double own_s = samples.own_s.empty() ? 0 : median(samples.own_s);
   for (Rank rank = 0; const auto& told : gather(comm, std::vector{own_s, a.pairs}))
     add_rank(record, rank++, told[0], told[1]);
-  const ClosedFormCounts program =
-      program_counts(executor.sharded(), executor.program(), comm.rank());
+  const RankCounts program = program_counts(executor.sharded(), executor.program(), comm.rank());
   record_communication(record, c, program, runs, comm);
   record_memory(record, session.ledger(), a, plan, comm);
   record_closed_forms(record, program,

@@ -49,7 +49,7 @@ void set_ablations(PointRecord& record, const AblationsRecord& parts);
 void set_depth(PointRecord& record, const PointParams& params, const DepthOptions& options = {});
 void set_predicted_traffic(PointRecord& record, int64_t bytes, int64_t messages);
 // Maxima over ranks; memory of 0 bytes: not known.
-void set_closed_forms(PointRecord& record, const ClosedFormCounts& most);
+void set_closed_forms(PointRecord& record, const RankCounts& most);
 // Peaks, with the parts by tag; what else `record.memory` holds stays.
 void set_memory(PointRecord& record, int64_t predicted_bytes,
                 const std::map<std::string, int64_t>& by_tag = {},

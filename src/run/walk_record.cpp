@@ -216,7 +216,7 @@ void fill_closed_forms(const WalkData& w, PointRecord& record) {
   const PointParams& p = record.params;
   ShardedProblem sharded = sharded_problem(p);
   const CollectiveChoice choice = collective_choice(p);
-  ClosedFormCounts most;
+  RankCounts most;
   for (const Rank r : accounted_ranks(p.ranks, kMaxAccountedRanks)) {
     const auto form = closed_form_counts(p.algorithm, sharded, choice, r, p.pass);
     if (!form) return;  // then no rank has one
@@ -224,8 +224,8 @@ void fill_closed_forms(const WalkData& w, PointRecord& record) {
     most.messages_sent = std::max(most.messages_sent, form->messages_sent);
   }
   if (w.plan.share < 1) return set_closed_forms(record, most);
-  std::map<std::pair<Rank, int64_t>, ClosedFormCounts> known;  // by rank and part of the batch
-  std::string wrong;                                           // the first
+  std::map<std::pair<Rank, int64_t>, RankCounts> known;  // by rank and part of the batch
+  std::string wrong;                                     // the first
   for (const ShardLine& l : w.lines) {
     const auto [at, is_new] = known.try_emplace({l.unit.rank, l.unit.batches});
     sharded.problem.batch = l.unit.batches;

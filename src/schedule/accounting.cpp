@@ -102,8 +102,8 @@ double attended_pairs(const ShardedProblem& s, const Attend& op) {
 double attended_queries(const ShardedProblem& s, const Attend& op) {
   const BranchRows rows = BranchRows(s.pattern, op.branch, s.problem).queries();
   double count = 0;
-  for_each_query_range(
-      s, op, [&](const TokenRange& q) { count += rows_of_heads(rows, op.heads, q); });
+  for_each_query_range(s, op,
+                       [&](const TokenRange& q) { count += rows_of_heads(rows, op.heads, q); });
   return count * double(s.problem.batch);
 }
 
@@ -236,8 +236,7 @@ int64_t received_messages(const ShardedProblem& s, const RankProgram& program, R
   return count;
 }
 
-ClosedFormCounts program_counts(const ShardedProblem& sharded, const RankProgram& program,
-                                Rank rank) {
+RankCounts program_counts(const ShardedProblem& sharded, const RankProgram& program, Rank rank) {
   const RankAccount a = account(sharded, program, rank);
   return {a.bytes_sent, a.messages_sent, a.bytes_received,
           received_messages(sharded, program, rank), a.memory_bytes()};

@@ -50,8 +50,7 @@ RankAccount account(const ShardedProblem& sharded, const RankProgram& program, R
 // of a gather: plans and walks over thousands of ranks do without.
 int64_t received_messages(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
 // Both, to be held against closed forms and against what was counted.
-ClosedFormCounts program_counts(const ShardedProblem& sharded, const RankProgram& program,
-                                Rank rank);
+RankCounts program_counts(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
 
 // Totals over ranks: sums of work, maxima of bytes, messages and memory.
 struct WorldAccount {

@@ -168,32 +168,31 @@ TEST(BackwardPrograms, CountsWorkedOutByHand) {
   };
   // Half of the bytes are gradients, in as many hops as the keys take.
   const int64_t sent = 7 * c * (kv + grad);
-  EXPECT_EQ(form("ring"), (ClosedFormCounts{sent, 14, sent, 14, own + c * (2 * kv + 3 * grad)}));
+  EXPECT_EQ(form("ring"), (RankCounts{sent, 14, sent, 14, own + c * (2 * kv + 3 * grad)}));
   EXPECT_EQ(form("bidirectional_ring"),
-            (ClosedFormCounts{sent, 28, sent, 28, own + c * (2 * kv + 3 * grad)}));
+            (RankCounts{sent, 28, sent, 28, own + c * (2 * kv + 3 * grad)}));
   // Pi = 2: one buffer of K and V and two of gradients inside, two and three across.
-  EXPECT_EQ(form("double_ring"),
-            (ClosedFormCounts{sent, 14, sent, 14, own + c * (3 * kv + 5 * grad)}));
+  EXPECT_EQ(form("double_ring"), (RankCounts{sent, 14, sent, 14, own + c * (3 * kv + 5 * grad)}));
   // Q, dO, statistics and dQ of 16 heads instead of K, V and their gradients of 4.
   constexpr int64_t queries = 2 * 4096 + 128, grad_q = 4096;
   const int64_t queries_sent = 7 * c * (queries + grad_q);
-  EXPECT_EQ(form("query_ring"), (ClosedFormCounts{queries_sent, 28, queries_sent, 28,
-                                                  own + c * (2 * queries + 3 * grad_q)}));
+  EXPECT_EQ(form("query_ring"),
+            (RankCounts{queries_sent, 28, queries_sent, 28, own + c * (2 * queries + 3 * grad_q)}));
   EXPECT_EQ(form("all_gather"),
-            (ClosedFormCounts{sent, 14, sent, 14, own + c * (8 * kv + 8 * grad + grad)}));
+            (RankCounts{sent, 14, sent, 14, own + c * (8 * kv + 8 * grad + grad)}));
   // dO goes out, dQ, dK and dV come back, of 8 K/V heads instead of 4; Q, K, V and O are kept.
   const int64_t exchanged = 7 * c * 2 * (4096 + grad) / 8;
-  EXPECT_EQ(form("ulysses"), (ClosedFormCounts{exchanged, 21, exchanged, 21,
-                                               own + c * (4096 + 2 * kv + 4160) +
-                                                   c * (4 * 4096 + 128 + 2 * 2 * grad)}));
+  EXPECT_EQ(form("ulysses"),
+            (RankCounts{exchanged, 21, exchanged, 21,
+                        own + c * (4096 + 2 * kv + 4160) + c * (4 * 4096 + 128 + 2 * 2 * grad)}));
   // Q, dO and the statistics come, dQ goes.
   const int64_t gathered = 7 * c * (3 * 4096 + 128);
-  EXPECT_EQ(form("query_gather"), (ClosedFormCounts{gathered, 28, gathered, 28,
-                                                    own + 8 * c * (3 * 4096 + 128) + c * 4096}));
+  EXPECT_EQ(form("query_gather"),
+            (RankCounts{gathered, 28, gathered, 28, own + 8 * c * (3 * 4096 + 128) + c * 4096}));
   // Rows 0, 8, 16, ... of 4 offsets among 4 ranks: half of the shard's bytes.
   s.pattern = {.branches = {{c / 2, 1}, {4 * c, 8}}};
-  EXPECT_EQ(form("dilated"), (ClosedFormCounts{3 * c * (kv + grad) / 2, 6, 3 * c * (kv + grad) / 2,
-                                               6, own + c * (4 * kv + (4 + 3) * grad) / 2}));
+  EXPECT_EQ(form("dilated"), (RankCounts{3 * c * (kv + grad) / 2, 6, 3 * c * (kv + grad) / 2, 6,
+                                         own + c * (4 * kv + (4 + 3) * grad) / 2}));
 }
 
 // The ops of a program in a few letters: G posts a message of the gather, r one of gradients, L and

@@ -58,7 +58,7 @@ class ClosedForms {
     if (backward_)
       costs_.hold(mine_ * (heads_ * (q_ + statistics_ + grad_kv_ / 2) + kv_heads_ * grad_kv_));
   }
-  const ClosedFormCounts& counts() const { return costs_.counts; }
+  const RankCounts& counts() const { return costs_.counts; }
   // Bytes that a backward pass holds and the forward pass holds too.
   int64_t from_forward() const { return from_forward_; }
 
@@ -329,15 +329,13 @@ std::optional<ClosedForms> forms_of(std::string_view algorithm, const ShardedPro
 
 }  // namespace
 
-std::string to_text(const ClosedFormCounts& c) {
+std::string to_text(const RankCounts& c) {
   return concat(c.bytes_sent, " B sent in ", c.messages_sent, " messages, ", c.bytes_received,
                 " B received in ", c.messages_received, ", ", c.memory_bytes, " B held");
 }
 
-std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
-                                                   const ShardedProblem& s,
-                                                   const CollectiveChoice& choice, Rank rank,
-                                                   Pass pass) {
+std::optional<RankCounts> closed_form_counts(std::string_view algorithm, const ShardedProblem& s,
+                                             const CollectiveChoice& choice, Rank rank, Pass pass) {
   if (pass != Pass::kForwardBackward) {
     const auto forms = forms_of(algorithm, s, choice, rank, pass);
     return forms ? std::optional(forms->counts()) : std::nullopt;
@@ -345,8 +343,8 @@ std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
   const auto forward = forms_of(algorithm, s, choice, rank, Pass::kForward);
   const auto backward = forms_of(algorithm, s, choice, rank, Pass::kBackward);
   if (!forward || !backward) return std::nullopt;
-  ClosedFormCounts both = forward->counts();
-  const ClosedFormCounts& then = backward->counts();
+  RankCounts both = forward->counts();
+  const RankCounts& then = backward->counts();
   both.bytes_sent += then.bytes_sent;
   both.messages_sent += then.messages_sent;
   both.bytes_received += then.bytes_received;

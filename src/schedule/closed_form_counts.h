@@ -15,20 +15,20 @@
 
 namespace longnet {
 
-struct ClosedFormCounts {
+struct RankCounts {
   int64_t bytes_sent = 0, messages_sent = 0;  // messages: non-empty ones
   int64_t bytes_received = 0, messages_received = 0;
   int64_t memory_bytes = 0;  // of its buffers, without the kernel's workspace
-  bool operator==(const ClosedFormCounts&) const = default;
+  bool operator==(const RankCounts&) const = default;
 };
 // "6144 B sent in 3 messages, 6144 B received in 3, 16384 B held"
-std::string to_text(const ClosedFormCounts& counts);
+std::string to_text(const RankCounts& counts);
 
 // Returns the counts of one pass, or nothing where no closed form is known: dilation that restarts
 // inside the sequence (phase_parts > 1), and algorithms that have none yet.
-std::optional<ClosedFormCounts> closed_form_counts(std::string_view algorithm,
-                                                   const ShardedProblem& sharded,
-                                                   const CollectiveChoice& choice, Rank rank,
-                                                   Pass pass = Pass::kForward);
+std::optional<RankCounts> closed_form_counts(std::string_view algorithm,
+                                             const ShardedProblem& sharded,
+                                             const CollectiveChoice& choice, Rank rank,
+                                             Pass pass = Pass::kForward);
 
 }  // namespace longnet

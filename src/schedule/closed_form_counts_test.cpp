@@ -32,7 +32,7 @@ bool expect_closed_form(const AlgorithmInfo& algorithm, const ShardedProblem& s,
     const auto form = closed_form_counts(algorithm.name, s, choice, r);
     EXPECT_EQ(form.has_value(), s.pattern.phase_parts == 1);
     if (!form) continue;
-    const ClosedFormCounts counted = program_counts(schedule.sharded, schedule.program(r), r);
+    const RankCounts counted = program_counts(schedule.sharded, schedule.program(r), r);
     EXPECT_EQ(to_text(*form), to_text(counted))
         << algorithm.name << " rank " << r << " of " << s.layout.world_size()
         << " N=" << s.problem.seq_len << " H=" << s.problem.num_heads
@@ -147,23 +147,23 @@ TEST(Formulas, WorkedOutByHand) {
     return *closed_form_counts(algorithm, s, {}, 1);
   };
   constexpr int64_t c = 512, q = 4096, kv = 2048, o = 4160, own = c * (q + kv + o);
-  const ClosedFormCounts ring{7 * c * kv, 7, 7 * c * kv, 7, own + 2 * c * kv + c * o};
+  const RankCounts ring{7 * c * kv, 7, 7 * c * kv, 7, own + 2 * c * kv + c * o};
   EXPECT_EQ(form("ring"), ring);
-  EXPECT_EQ(form("all_gather"), (ClosedFormCounts{7 * c * kv, 7, 7 * c * kv, 7, own + 8 * c * kv}));
+  EXPECT_EQ(form("all_gather"), (RankCounts{7 * c * kv, 7, 7 * c * kv, 7, own + 8 * c * kv}));
   EXPECT_EQ(form("bidirectional_ring"),
-            (ClosedFormCounts{7 * c * kv, 14, 7 * c * kv, 14, own + 4 * (c * kv / 2) + c * o}));
+            (RankCounts{7 * c * kv, 14, 7 * c * kv, 14, own + 4 * (c * kv / 2) + c * o}));
   // Pi = 2: each inner ring of two has a buffer, the outer of four has two.
   EXPECT_EQ(form("double_ring"),
-            (ClosedFormCounts{7 * c * kv, 7, 7 * c * kv, 7, own + 3 * c * kv + c * o}));
+            (RankCounts{7 * c * kv, 7, 7 * c * kv, 7, own + 3 * c * kv + c * o}));
   // Each of 8 ranks has 2 heads, and the K/V head of those: 8 of them travel instead of 4.
   EXPECT_EQ(form("ulysses"),
-            (ClosedFormCounts{7 * c * (2 * q + 2 * kv) / 8, 21, 7 * c * (2 * q + 2 * kv) / 8, 21,
-                              own + 4 * c * q + 2 * 2 * c * kv + c * o}));
+            (RankCounts{7 * c * (2 * q + 2 * kv) / 8, 21, 7 * c * (2 * q + 2 * kv) / 8, 21,
+                        own + 4 * c * q + 2 * 2 * c * kv + c * o}));
   EXPECT_EQ(form("query_gather").bytes_sent, 7 * c * (q + o));
   ShardedProblem s = problem(8, 4);  // rows 0, 8, 16, ... of 4 offsets: half of the shard's bytes
   s.pattern = {.branches = {{c / 2, 1}, {4 * c, 8}}};
-  EXPECT_EQ(form("dilated", s), (ClosedFormCounts{3 * c * kv / 2, 3, 3 * c * kv / 2, 3,
-                                                  own + 4 * c * kv / 2 + c * o / 8}));
+  EXPECT_EQ(form("dilated", s),
+            (RankCounts{3 * c * kv / 2, 3, 3 * c * kv / 2, 3, own + 4 * c * kv / 2 + c * o / 8}));
   s.pattern = sparse_pattern(128, 8);  // four heads that share a K/V head look at 4 x 8 of 128
   EXPECT_EQ(form("sparse", s).bytes_sent, 7 * c * kv / 4);
 }

@@ -29,7 +29,7 @@ inline int root_divisor(int n) {
 // Costs of messages and collectives, as seen by one rank.
 class Costs {
  public:
-  ClosedFormCounts counts;
+  RankCounts counts;
 
   void send(int64_t bytes) {
     counts.bytes_sent += bytes;

@@ -126,15 +126,14 @@ inline CheckOutcome run_case(const Case& c) {
     comm.reset_counters();
     executor.run();
     // Some schedules refine the layout, so the executor's problem is the one to account for.
-    const ClosedFormCounts expected =
-        program_counts(executor.sharded(), executor.program(), comm.rank());
+    const RankCounts expected = program_counts(executor.sharded(), executor.program(), comm.rank());
     const AttendOptions options{
         .head_dim = c.problem.head_dim, .dtype = c.problem.dtype, .causal = c.problem.causal};
     const CommCounters& moved = comm.counters();
-    const ClosedFormCounts counted{moved.bytes_sent, moved.messages_sent, moved.bytes_received,
-                                   moved.messages_received,
-                                   ledger.peak_bytes() - ledger.peak_bytes(kProgramLists) -
-                                       kernel->workspace_bytes(options, 1)};
+    const RankCounts counted{moved.bytes_sent, moved.messages_sent, moved.bytes_received,
+                             moved.messages_received,
+                             ledger.peak_bytes() - ledger.peak_bytes(kProgramLists) -
+                                 kernel->workspace_bytes(options, 1)};
     check(counted == expected, "counted ", to_text(counted), ", predicted ", to_text(expected));
     const CheckOutcome mine =
         check_samples(executor, samples, comm, 0,
