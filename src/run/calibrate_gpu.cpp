@@ -45,6 +45,16 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
   return out;
 }
 
+// What the suite's own kernels do and published ones do not.
+void take_own_kernel(ClusterSpec& c, const std::string& kernel,
+                     const std::vector<KernelRow>& measured) {
+  c.merge = MergeKind::kFused;
+  c.merge_source = concat("kernel ", kernel, " folds partials in (DeviceKernel::merges)");
+  if (std::ranges::any_of(measured, &KernelRow::backward))
+    c.device.backward_splits[kernel] = {
+        KernelSplit::kBoth, "this suite: src/kernels/cuda/backward_plan.h, query_tiles, key_tiles"};
+}
+
 // FLOP/s of the file's products, all of one type together.
 std::map<DType, Quantity> read_products(const JsonNode& root, const std::string& device) {
   std::map<DType, std::pair<double, double>> sums;  // FLOP, seconds
@@ -87,9 +97,7 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
     });
   });
   base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
-  if (kernel.starts_with("cuda") && std::ranges::any_of(measured.rows, &KernelRow::backward))
-    base.device.backward_splits[kernel] = {
-        KernelSplit::kBoth, "this suite: src/kernels/cuda/backward_plan.h, query_tiles, key_tiles"};
+  if (kernel.starts_with("cuda")) take_own_kernel(base, kernel, measured.rows);
   for (const auto& [dtype, speed] : read_products(root, device))
     base.device.gemm_flops[dtype] = speed;
   base.device.kernel = kernel;
