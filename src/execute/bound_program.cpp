@@ -83,6 +83,22 @@ int64_t BoundProgram::list_bytes() const {
   return bytes;
 }
 
+BoundProgram::Memory BoundProgram::memory_for(const RankProgram& program) const {
+  std::vector<bool> taken(memory_.size());
+  Memory memory;
+  for (size_t i = 0; i < program.slots.size(); ++i) {
+    size_t at = i;
+    const auto fits = [&] {
+      return !taken[at] && std::ssize(memory_[at]) >= program.slots[i].bytes;
+    };
+    while (at < memory_.size() && !fits()) ++at;
+    check(at < memory_.size(), "no memory for slot ", i);
+    taken[at] = true;
+    memory.push_back(memory_[at]);
+  }
+  return memory;
+}
+
 float* BoundProgram::row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const {
   std::byte* const first = memory_[size_t(view.slot)].data() + piece.byte_offset;
   return reinterpret_cast<float*>(first) + row * options_.head_dim;

@@ -76,6 +76,9 @@ class BoundProgram {
   // Bytes of the program and of the tasks that its ops are bound to.
   int64_t list_bytes() const;
 
+  // Memory of this one's slots for another program (Executor::in_same_memory).
+  Memory memory_for(const RankProgram& program) const;
+
   // The tasks of dense attention of own queries against own keys.
   BoundOp bind_own_attend();
   // The tasks of an attend whose results belong in the rows that `merge` folds them into. Nothing

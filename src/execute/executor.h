@@ -30,6 +30,7 @@ struct RunPhases {
   // the cross entropy.
   double attend_s = 0, gemm_s = 0, row_wise_s = 0, cross_entropy_s = 0, update_s = 0;
   double all_s() const { return compute_s + merge_s + exposed_communication_s; }
+  void add(const Action& what, double seconds);  // of an op that computes
 };
 
 // One big attend with as many (query, key) pairs as a rank's program, or a few more. Belongs to the
@@ -47,14 +48,14 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Collective. Fills Q, K and V from the generator and opens what communicates; every other buffer
-  // becomes NaN, so that a row that is read before it is written, or never written, shows.
+  // Collective. Opens what communicates; every buffer becomes NaN, so that a row that is read before
+  // it is written, or never written, shows.
+  virtual void open() {}
+  // Collective. The same, and fills the inputs of attention from the generator.
   virtual void fill_inputs() = 0;
-  // Makes those inputs again that a run changes: none of attention.
-  virtual void restore_inputs() {}
   // Every buffer but the inputs. Made NaN again, rows of an earlier run cannot pass for the next's.
   virtual std::vector<std::span<std::byte>> poisoned() const { return written_memory(*bound_); }
-  virtual void poison(const RowWorker& worker) {
+  void poison(const RowWorker& worker) const {
     for (const std::span<std::byte> bytes : poisoned()) worker.poison(bytes, bound_->threads());
   }
   // Returns when the run is over: its seconds by the clock of the device that runs it.
@@ -85,6 +86,10 @@ class Executor {
   virtual int64_t count_nan() const = 0;
   // Whether the kernel rounds powers to 16 bits, which decides what errors pass (tolerances.h).
   virtual bool rounds_powers() const { return false; }
+  // Another program in the memory of this one, which must outlive it and be open: its first slots
+  // are this one's, and scratch memory behind them, as lowered collectives use, is in any others.
+  // Nothing where an executor has none.
+  virtual std::unique_ptr<Executor> in_same_memory(const Schedule&) const { return {}; }
   // The program over memory that the host reads: its own, or a copy of these slots as they are now.
   virtual std::shared_ptr<const BoundProgram> on_host(std::span<const int>) const {
     return {std::shared_ptr<void>(), bound_.get()};

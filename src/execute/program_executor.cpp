@@ -9,6 +9,19 @@
 
 namespace longnet {
 
+void RunPhases::add(const Action& what, double seconds) {
+  (std::holds_alternative<Merge>(what) ? merge_s : compute_s) += seconds;
+  visit_op(
+      what, [&](const Attend&) { attend_s += seconds; },
+      [&](const AttendBackward&) { attend_s += seconds; }, [&](const Gemm&) { gemm_s += seconds; },
+      [&](const RowWise&) { row_wise_s += seconds; },
+      [&](const CrossEntropy&) {
+        row_wise_s += seconds;
+        cross_entropy_s += seconds;
+      },
+      [&](const Update&) { update_s += seconds; }, [](const auto&) {});
+}
+
 void require_supported(const AttentionKernel& kernel, const BoundProgram& bound) {
   const std::string refusal = kernel.why_unsupported(bound.options(), bound.program().pass);
   check(refusal.empty(), "kernel ", kernel.name(), ": ", refusal);
@@ -62,20 +75,7 @@ ProgramExecutor::ProgramExecutor(const Schedule& schedule, const AttentionKernel
 ProgramExecutor::ProgramExecutor(const Schedule& schedule, const ProgramExecutor& memory_of)
     : kernel_(memory_of.kernel_), model_(memory_of.model_), comm_(memory_of.comm_) {
   RankProgram program = schedule.program(comm_.rank());
-  const size_t count = memory_of.program().slots.size();
-  std::vector<bool> taken(count);
-  BoundProgram::Memory memory;
-  for (size_t i = 0; i < program.slots.size(); ++i) {
-    size_t at = i;
-    const auto fits = [&] {
-      return !taken[at] &&
-             int64_t(memory_of.bound().memory(int(at)).size()) >= program.slots[i].bytes;
-    };
-    while (at < count && !fits()) ++at;
-    check(at < count, "no memory for slot ", i);
-    taken[at] = true;
-    memory.push_back(memory_of.bound().memory(int(at)));
-  }
+  BoundProgram::Memory memory = memory_of.bound().memory_for(program);
   bind(schedule, std::move(program), memory_of.bound().threads(), std::move(memory));
   workspace_ = memory_of.workspace_;
 }
@@ -253,22 +253,9 @@ double ProgramExecutor::run(const SingleAttend& single) {
 
 RunPhases ProgramExecutor::phases() const {
   RunPhases phases{.exposed_communication_s = waited_s_};
-  for (size_t i = 0; i < times_.size(); ++i) {
-    const Action& what = program().ops[i].what;
-    if (is_communication(what)) continue;
-    const double took = times_[i].end_s - times_[i].begin_s;
-    (std::holds_alternative<Merge>(what) ? phases.merge_s : phases.compute_s) += took;
-    visit_op(
-        what, [&](const Attend&) { phases.attend_s += took; },
-        [&](const AttendBackward&) { phases.attend_s += took; },
-        [&](const Gemm&) { phases.gemm_s += took; },
-        [&](const RowWise&) { phases.row_wise_s += took; },
-        [&](const CrossEntropy&) {
-          phases.row_wise_s += took;
-          phases.cross_entropy_s += took;
-        },
-        [&](const Update&) { phases.update_s += took; }, [](const auto&) {});
-  }
+  for (size_t i = 0; i < times_.size(); ++i)
+    if (const Action& what = program().ops[i].what; !is_communication(what))
+      phases.add(what, times_[i].end_s - times_[i].begin_s);
   return phases;
 }
 

@@ -30,14 +30,11 @@ class ProgramExecutor : public Executor {
   // `model`: for programs of models.
   ProgramExecutor(const Schedule& schedule, const AttentionKernel& kernel, int threads,
                   Communicator& comm, MemoryLedger& ledger, const ModelKernel* model = nullptr);
-  // The same in the memory of another one, whose first slots it has, and scratch memory behind
-  // them, as lowered collectives use, in any of the others.
-  ProgramExecutor(const Schedule& schedule, const ProgramExecutor& memory_of);
+  ProgramExecutor(const Schedule& schedule, const ProgramExecutor& memory_of);  // in_same_memory
   ~ProgramExecutor() override;
 
+  void open() override;
   void fill_inputs() override;
-  // The part of fill_inputs that opens what communicates and makes every buffer NaN.
-  void open();
   std::vector<std::span<std::byte>> poisoned() const override;
   using Executor::run;
   double run(RunMode mode) override;
@@ -51,6 +48,9 @@ class ProgramExecutor : public Executor {
   }
   int64_t count_nan() const override;
   bool rounds_powers() const override { return kernel_.rounds_powers(sharded().problem.dtype); }
+  std::unique_ptr<Executor> in_same_memory(const Schedule& schedule) const override {
+    return std::make_unique<ProgramExecutor>(schedule, *this);
+  }
 
  private:
   void bind(const Schedule& schedule, RankProgram program, int threads,

@@ -11,6 +11,7 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/random.h"
+#include "execute/program_executor.h"
 #include "execute/testing/allocation_counter.h"
 #include "model/testing/model_definition.h"
 #include "model/trainer.h"
@@ -101,7 +102,8 @@ Trained train(const ModelCase& c, int steps, bool check_program = false) {
   };
   run_on_threads(c.ranks * c.replicas * c.head_groups, [&](Communicator& comm) {
     MemoryLedger ledger;
-    Trainer trainer(c.shape, step, losses, *kernel, *model_kernel, c.threads, comm, ledger);
+    ProgramExecutor executor(step, *kernel, c.threads, comm, ledger, model_kernel.get());
+    Trainer trainer(c.shape, executor, losses);
     trainer.initialise(3);
     Trained own{.losses = {trainer.evaluate(tokens_of(c))}};
     for (int i = 1; i <= steps; ++i) {
@@ -110,10 +112,11 @@ Trained train(const ModelCase& c, int steps, bool check_program = false) {
       const std::scoped_lock lock(writes);
       if (i == 1) out.norm = result.gradient_norm;
       if (i == 1)
-        collect(trainer.parameters(), trainer.weight_gradients(), trainer.updated(), out.gradients);
+        collect(trainer.parameters(), trainer.values(kWeightGradientSlot), trainer.updated(),
+                out.gradients);
     }
     const std::scoped_lock lock(writes);
-    collect(trainer.parameters(), trainer.weights(), {0, trainer.parameters().count()},
+    collect(trainer.parameters(), trainer.values(kWeightSlot), {0, trainer.parameters().count()},
             out.weights);
     if (comm.rank() == 0) out.losses = own.losses;
   });
@@ -276,8 +279,9 @@ TEST(Model, AStepAllocatesNothingOnceWarm) {
           const auto model_kernel = make_cpu_model_kernel();
           run_on_threads(c.ranks * c.head_groups, [&](Communicator& comm) {
             MemoryLedger ledger;
-            ModelExecutor executor(c.shape, step, *kernel, *model_kernel, threads, comm, ledger);
-            EXPECT_EQ(allocations_once_warm(executor, comm), 0)
+            ProgramExecutor executor(step, *kernel, threads, comm, ledger, model_kernel.get());
+            ModelMemory model(c.shape, executor);
+            EXPECT_EQ(allocations_once_warm(model, comm), 0)
                 << describe(c) << " threads " << threads;
           });
         }

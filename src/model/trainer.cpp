@@ -2,12 +2,9 @@
 
 namespace longnet {
 
-Trainer::Trainer(const ModelShape& shape, const Schedule& step, const Schedule& losses,
-                 const AttentionKernel& kernel, const ModelKernel& model_kernel, int threads,
-                 Communicator& comm, MemoryLedger& ledger)
-    : ModelExecutor(shape, step, kernel, model_kernel, threads, comm, ledger),
-      losses_(losses, *this) {
-  open();
+Trainer::Trainer(const ModelShape& shape, Executor& step, const Schedule& losses)
+    : ModelMemory(shape, step), losses_(step.in_same_memory(losses)) {
+  step.open();
 }
 
 StepResult Trainer::step(std::span<const int32_t> tokens, int64_t number, double learning_rate) {
@@ -19,7 +16,7 @@ StepResult Trainer::step(std::span<const int32_t> tokens, int64_t number, double
 
 double Trainer::evaluate(std::span<const int32_t> tokens) {
   set_tokens(tokens);
-  losses_.run();
+  losses_->run();
   return result().loss;
 }
 

@@ -76,7 +76,7 @@ class ModeRuns {
     seconds_ = take_rounds(int(modes_.size()), rounds, [&](int i) {
       const auto& [mode, run] = modes_[size_t(i)];
       session_.progress();
-      executor().restore_inputs();
+      session_.restore_inputs();
       executor().time_ops(mode == AblationMode::kTimedOps);
       const double took = session_.time(run);
       if (mode == phases_mode_) {

@@ -55,7 +55,7 @@ class AttentionChecks final : public RunChecks {
   void record_findings(PointRecord& record) override {
     const Judged judged = judge(*errors_, nan_values_);
     record_content(record, executor_, worker_, comm_);
-    executor_.poison(worker_);  // a right output was there: does it fail now?
+    session_.poison();  // a right output was there: does it fail now?
     const bool passes_poison = judge(errors_of_run(), executor_.count_nan()).all.pass;
     set_check(record, judged.all, passes_poison);
     set_strata(record, choice_, judged.all.chosen, config_.max_queries);

@@ -1,8 +1,11 @@
 #include "run/attention_in_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
+
+#include "core/random.h"
 
 namespace longnet {
 namespace {
@@ -37,12 +40,14 @@ class SequenceOfRanks {
 
 class ModelRows {
  public:
-  ModelRows(const ModelExecutor& executor, std::vector<QuerySample> samples,
+  ModelRows(const Executor& executor, std::vector<QuerySample> samples,
             const SequenceOfRanks& ranks)
-      : executor_(executor), samples_(std::move(samples)), ranks_(ranks) {
+      : bound_(executor.on_host(std::array{kQuerySlot, kKvSlot})),
+        samples_(std::move(samples)),
+        ranks_(ranks) {
     std::vector<float> row;
     for (const QuerySample& sample : samples_) {
-      executor_.read_attention(Tensor::kQuery, sample, row);
+      read_row(Tensor::kQuery, sample, row);
       row.resize(head_dim());  // 0 where another rank has it
       queries_.insert(queries_.end(), row.begin(), row.end());
     }
@@ -51,7 +56,7 @@ class ModelRows {
 
   // Each rank computes what the samples see of its own keys; the parts of all are merged.
   std::vector<ReferenceRow> rows_by_definition() const {
-    DilatedPattern part = executor_.sharded().pattern;
+    DilatedPattern part = bound_->sharded().pattern;
     const MixRule mix = part.mix;
     part.mix = MixRule::kLse;
     if (mix == MixRule::kLse || mix == MixRule::kLseDetached) return rows_of(part);
@@ -72,16 +77,34 @@ class ModelRows {
   }
 
  private:
-  size_t head_dim() const { return size_t(executor_.sharded().problem.head_dim); }
+  size_t head_dim() const { return size_t(bound_->sharded().problem.head_dim); }
+
+  // Row of Q, K or V in the slots of layer 0, as the attention that ran last there has taken it,
+  // of a sequence of its batch; empty where another rank has the token.
+  void read_row(Tensor tensor, const QuerySample& at, std::vector<float>& row) const {
+    row.clear();
+    const AttentionProblem& p = bound_->sharded().problem;
+    const int64_t in_shard = bound_->shard().index_of(at.token), tokens = bound_->shard().tokens();
+    if (in_shard < 0) return;
+    const bool query = tensor == Tensor::kQuery;
+    const int64_t heads = query ? p.num_heads : p.num_kv_heads;
+    int64_t index = (at.batch * tokens + in_shard) * heads + at.head;
+    if (tensor == Tensor::kValue) index += p.batch * tokens * heads;  // behind all K
+    const std::byte* const values = bound_->memory(query ? kQuerySlot : kKvSlot).data();
+    for (int64_t i = index * p.head_dim; i < (index + 1) * p.head_dim; ++i)
+      row.push_back(p.dtype == DType::kBFloat16
+                        ? bf16_value(reinterpret_cast<const uint16_t*>(values)[i])
+                        : reinterpret_cast<const float*>(values)[i]);
+  }
 
   std::vector<ReferenceRow> rows_of(const DilatedPattern& pattern) const {
     const auto read = [&](Tensor tensor, const QuerySample& at, std::vector<float>& row) {
-      if (tensor != Tensor::kQuery) return executor_.read_attention(tensor, at, row);
+      if (tensor != Tensor::kQuery) return read_row(tensor, at, row);
       const auto sample = size_t(std::ranges::find(samples_, at) - samples_.begin());
       const double* const q = &queries_[head_dim() * sample];
       row.assign(q, q + head_dim());
     };
-    auto rows = attended_rows(executor_.sharded().problem, pattern, samples_, read);
+    auto rows = attended_rows(bound_->sharded().problem, pattern, samples_, read);
     merge_parts(rows);
     return rows;
   }
@@ -105,7 +128,7 @@ class ModelRows {
     }
   }
 
-  const ModelExecutor& executor_;
+  std::shared_ptr<const BoundProgram> bound_;  // in memory of the host
   std::vector<QuerySample> samples_;
   const SequenceOfRanks& ranks_;
   std::vector<double> queries_;  // rows of Q of all samples
@@ -113,7 +136,7 @@ class ModelRows {
 
 }  // namespace
 
-AttentionInModel check_attention_in_model(const ModelExecutor& executor, const CheckConfig& config,
+AttentionInModel check_attention_in_model(const Executor& executor, const CheckConfig& config,
                                           Communicator& comm) {
   const ShardedProblem& s = executor.sharded();
   const RankGrid& grid = s.layout.grid();

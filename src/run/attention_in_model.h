@@ -1,7 +1,7 @@
 // Attention inside a model, or a layer: what it made of the Q, K and V that it found there.
 #pragma once
+#include "execute/executor.h"
 #include "io/config.h"
-#include "model/model_executor.h"
 
 namespace longnet {
 
@@ -13,7 +13,7 @@ struct AttentionInModel {
   CheckOutcome outcome;  // of the rows of all sequences
   SampleChoice choice;   // of each sequence and its heads
 };
-AttentionInModel check_attention_in_model(const ModelExecutor& executor, const CheckConfig& config,
+AttentionInModel check_attention_in_model(const Executor& executor, const CheckConfig& config,
                                           Communicator& comm);
 
 }  // namespace longnet

@@ -12,7 +12,6 @@
 #include "measure/machine_load.h"
 #include "measure/rank_place.h"
 #include "measure/resident_memory.h"
-#include "model/model_executor.h"
 #include "run/fill_record.h"
 #include "run/rank_clock.h"
 
@@ -56,11 +55,9 @@ class HostSession final : public PointSession {
   void bind(const Schedule& schedule) override {
     executor_.reset();
     ledger_ = {};
-    if (has_layers(params_.scope))
-      executor_ = std::make_unique<ModelExecutor>(model_shape(params_), schedule, *kernel_,
-                                                  *model_kernel_, threads_, comm_, ledger_);
-    else
-      executor_ = std::make_unique<ProgramExecutor>(schedule, *kernel_, threads_, comm_, ledger_);
+    adopt(std::make_unique<ProgramExecutor>(schedule, *kernel_, threads_, comm_, ledger_,
+                                            model_kernel_.get()),
+          params_);
   }
   const CommCounters& counters() const override { return comm_.counters(); }
   void reset_counters() override { comm_.reset_counters(); }

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "execute/virtual_walk.h"
 #include "kernels/row_worker.h"
 #include "measure/sampler.h"
+#include "model/model_memory.h"
 #include "run/measure_point.h"
 
 namespace longnet {
@@ -36,6 +38,18 @@ class PointSession {
   // std::bad_alloc or Error on a rank that cannot.
   virtual void bind(const Schedule& schedule) = 0;
   Executor& executor() { return *executor_; }
+  ModelMemory& model() { return *model_; }  // of a point with layers
+  // Collective. Opens the executor and makes the inputs of its program.
+  void fill_inputs() { model_ ? model_->fill_inputs() : executor_->fill_inputs(); }
+  // Those of them that a run changes: none of attention.
+  void restore_inputs() {
+    if (model_) model_->restore_inputs();
+  }
+  // Nothing that a run wrote is left.
+  void poison() {
+    executor_->poison(*worker_);
+    restore_inputs();
+  }
   const MemoryLedger& ledger() const { return ledger_; }
   const RowWorker& worker() const { return *worker_; }
   std::function<void()> progress = [] {};  // RunnerOptions::progress
@@ -55,9 +69,17 @@ class PointSession {
   virtual void close() {}
 
  protected:
+  void adopt(std::unique_ptr<Executor> executor, const PointParams& params) {
+    executor_ = std::move(executor);
+    if (has_layers(params.scope)) model_.emplace(model_shape(params), *executor_);
+  }
+
   MemoryLedger ledger_;
   std::unique_ptr<RowWorker> worker_;
   std::unique_ptr<Executor> executor_;
+
+ private:
+  std::optional<ModelMemory> model_;
 };
 
 class Backend {

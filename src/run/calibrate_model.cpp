@@ -4,7 +4,8 @@
 #include <concepts>
 #include <span>
 
-#include "model/model_executor.h"
+#include "execute/program_executor.h"
+#include "model/model_memory.h"
 #include "run/calibrate.h"
 #include "schedule/accounting.h"
 #include "schedule/registry.h"
@@ -53,7 +54,7 @@ const ModelOp* model_op(const Action& what) {
 
 // Seconds of each op of the model: of each rank the faster quartile, of these the mean over the
 // ranks with the same heads, whose programs have the same ops.
-std::vector<double> seconds_of_ops(ModelExecutor& executor, Communicator& comm,
+std::vector<double> seconds_of_ops(ProgramExecutor& executor, Communicator& comm,
                                    const Effort& effort, int head_groups) {
   const auto& ops = executor.program().ops;
   std::vector<std::vector<double>> runs;
@@ -88,8 +89,8 @@ ModelMeasurement measure_model(Communicator& comm, int threads, const Calibratio
     const ModelShape model{.layers = 2, .ffn_width = shape.ffn_width};
     const Schedule step = step_of(model, shape, comm.size());
     MemoryLedger ledger;
-    ModelExecutor executor(model, step, *kernel, *model_kernel, threads, comm, ledger);
-    executor.fill_inputs();
+    ProgramExecutor executor(step, *kernel, threads, comm, ledger, model_kernel.get());
+    ModelMemory(model, executor).fill_inputs();
     const std::vector<double> seconds =
         seconds_of_ops(executor, comm, budget.model, shape.head_groups);
     const RankProgram& program = executor.program();

@@ -66,7 +66,7 @@ bool bind_and_fill(PointSession& session, const PointPlan& plan, const Schedule&
                    PointRecord& record, Communicator& comm) {
   const auto ready = [&](const Schedule& of_pass) {
     return !refused([&] { session.bind(of_pass); }, plan, record, comm) &&
-           !refused([&] { session.executor().fill_inputs(); }, plan, record, comm);
+           !refused([&] { session.fill_inputs(); }, plan, record, comm);
   };
   if (has_forward(plan.point.params.pass)) return ready(schedule);
   PointParams forward = plan.point.params;
@@ -114,15 +114,15 @@ void require_whole_samples(PointRecord& record, const Executor& executor, const 
 void record_last_run(PointRecord& record, PointSession& session, const SampleSet& samples,
                      Communicator& comm) {
   Executor& executor = session.executor();
-  if (has_layers(executor.program().scope))
-    record.metrics["op_time_share"] =
-        -comm.max_of(-executor.phases().all_s() / samples.own_s.back());
   require_whole_samples(record, executor, samples, comm);
+  double seconds = samples.own_s.back();
   if (!executor.times_every_run()) {
     executor.time_ops(true);
-    executor.run();
+    seconds = executor.run();
     executor.time_ops(false);
   }
+  if (has_layers(executor.program().scope))
+    record.metrics["op_time_share"] = -comm.max_of(-executor.phases().all_s() / seconds);
   record_timeline(record, executor, comm);
 }
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/random.h"
-#include "model/model_executor.h"
 #include "run/attention_in_model.h"
 #include "run/fill_record.h"
 #include "run/run_checks.h"
@@ -47,8 +46,7 @@ class ModelChecks final : public RunChecks {
   ModelChecks(PointSession& session, const PointPlan& plan, const RunnerOptions& options,
               Communicator& comm)
       : RunChecks(session, comm),
-        executor_(dynamic_cast<ModelExecutor&>(session.executor())),
-        worker_(session.worker()),
+        model_(session.model()),
         plan_(plan),
         options_(options),
         params_(plan.point.params),
@@ -60,7 +58,7 @@ class ModelChecks final : public RunChecks {
     const double value = objective() * unit();
     outcome_.lowest_loss = std::min(outcome_.lowest_loss, value);
     outcome_.highest_loss = std::max(outcome_.highest_loss, value);
-    outcome_.nan_values = std::max(outcome_.nan_values, executor_.count_nan());
+    outcome_.nan_values = std::max(outcome_.nan_values, model_.count_nan());
     if (!has_backward(params_.pass)) return;
     const size_t digest = digest_of_gradients();
     outcome_.same_gradients &= digest == first_digest_.value_or(digest);
@@ -72,11 +70,12 @@ class ModelChecks final : public RunChecks {
     outcome_.highest_loss = comm_.max_of(outcome_.highest_loss);
     outcome_.nan_values = int64_t(comm_.sum_of(double(outcome_.nan_values)));
     outcome_.same_gradients = comm_.max_of(outcome_.same_gradients ? 0 : 1) == 0;
-    const auto [attention, choice] = check_attention_in_model(executor_, options_.check, comm_);
+    const auto [attention, choice] =
+        check_attention_in_model(session_.executor(), options_.check, comm_);
     outcome_.attention = attention;
     has_backward(params_.pass) ? check_gradient() : check_rows();
-    executor_.poison(worker_);  // right values were there: are they gone?
-    const bool passes_poison = comm_.sum_of(double(executor_.count_nan())) == 0;
+    session_.poison();  // right values were there: are they gone?
+    const bool passes_poison = comm_.sum_of(double(model_.count_nan())) == 0;
     set_model_check(record, outcome_, passes_poison);
     set_strata(record, choice, std::ssize(choice.queries), options_.check.max_queries);
   }
@@ -88,22 +87,22 @@ class ModelChecks final : public RunChecks {
                                    values.size_bytes());
       return std::hash<std::string_view>{}(bytes);
     };
-    const size_t of_weights = digest(executor_.weight_gradients());
-    return of_layer_ ? of_weights ^ digest(rows_at(kGradRowsSlot)) : of_weights;
+    const size_t of_weights = digest(model_.values(kWeightGradientSlot));
+    return of_layer_ ? of_weights ^ digest(model_.values(kGradRowsSlot)) : of_weights;
   }
 
   // What the gradients are those of: the loss; of a layer <y, dO>, of its output and the gradients
   // that were given.
   double objective() {
-    return of_layer_ ? rows_sum(executor_.product_with_gradients(rows_at(kOutputRowsSlot)))
-                     : executor_.result().loss;
+    return of_layer_ ? rows_sum(model_.product_with_gradients(model_.values(kOutputRowsSlot)))
+                     : model_.result().loss;
   }
   // Of what each rank has of its own rows, which those with other heads have as well.
   double rows_sum(double own) { return comm_.sum_of(own) / params_.head_groups; }
   // The sum of term(i) over all weights, of which this rank may have a part.
   double weights_sum(const auto& term) {
     double own = 0, shared = 0;
-    for (const Parameter& p : executor_.parameters().all()) {
+    for (const Parameter& p : model_.parameters().all()) {
       double& to = p.is_split ? own : shared;
       for (auto i = size_t(p.first); i < size_t(p.first + p.count()); ++i) to += term(i);
     }
@@ -111,7 +110,6 @@ class ModelChecks final : public RunChecks {
     const bool first = comm_.rank() % params_.head_groups == 0;
     return comm_.sum_of(own + (first ? shared : 0)) * params_.head_groups / comm_.size();
   }
-  std::vector<float> rows_at(int slot) const { return executor_.rows(slot); }
   // <y, dO> is recorded in units of what such sums of chance have.
   double unit() const {
     const AttentionProblem& p = params_.problem;
@@ -121,44 +119,43 @@ class ModelChecks final : public RunChecks {
   // A forward pass has no gradient to hold its output against. Weights of 0 make all logits 0, and
   // leave a layer's rows as they come.
   void check_rows() {
-    ProgramExecutor losses(make_schedule(params_), executor_);
-    executor_.restore_inputs();
-    std::ranges::fill(executor_.weights(), 0.0f);
+    const auto losses = session_.executor().in_same_memory(make_schedule(params_));
+    model_.restore_inputs();
+    model_.set_values(kWeightSlot, std::vector<float>(size_t(model_.count(kWeightSlot))));
     comm_.barrier();
-    losses.run();
+    losses->run();
     const double is = comm_.max_of(objective()) * unit();
     outcome_.loss_without_weights =
         of_layer_
-            ? 1 + is - unit() * rows_sum(executor_.product_with_gradients(rows_at(kInputRowsSlot)))
+            ? 1 + is -
+                  unit() * rows_sum(model_.product_with_gradients(model_.values(kInputRowsSlot)))
             : is / std::log(double(params_.model.vocabulary));
   }
 
   void check_gradient() {
-    const double norm_of_step = params_.pass == Pass::kStep ? executor_.result().gradient_norm : 0;
-    sum_gradients(executor_);
-    const std::span<const float> g = executor_.weight_gradients();
+    const std::vector<float>& g = gradient_ = summed_gradients(model_);
     const double squares = weights_sum([&](size_t i) { return double(g[i]) * double(g[i]); });
     outcome_.gradient_norm = std::sqrt(squares);
     if (params_.pass == Pass::kStep) {
-      outcome_.norm_of_step = norm_of_step;
+      outcome_.norm_of_step = model_.result().gradient_norm;
       outcome_.update_error = comm_.max_of(error_of_update());
     }
-    if (of_layer_) row_gradients_ = rows_at(kGradRowsSlot);
+    if (of_layer_) row_gradients_ = model_.values(kGradRowsSlot);
     if (params_.problem.dtype != DType::kFloat32) return compare_with_fp32();
     double all_squares = squares, rise = kRise * outcome_.lowest_loss;
     if (of_layer_) {
       all_squares += rows_sum(squares_of(row_gradients_));
-      const std::span<const float> w = executor_.weights();
+      const std::vector<float> w = model_.values(kWeightSlot);
       const double weights = weights_sum([&](size_t i) { return double(w[i]) * double(w[i]); });
       rise = kMove * std::sqrt(weights / squares) * all_squares;
     }
     PointParams forward = params_;
     forward.pass = Pass::kForward;
-    ProgramExecutor losses(make_schedule(forward), executor_);
+    const auto losses = session_.executor().in_same_memory(make_schedule(forward));
     // Half of the objective at d from the weights, and rows, less that at -d.
     const auto rises_by = [&](const auto& weights, const auto& rows) {
-      const double above = objective_at(losses, weights, rows, 1);
-      return (above - objective_at(losses, weights, rows, -1)) / 2;
+      const double above = objective_at(*losses, weights, rows, 1);
+      return (above - objective_at(*losses, weights, rows, -1)) / 2;
     };
     const double distance = rise / all_squares;
     outcome_.slope = rises_by([&](size_t i) { return distance * double(g[i]); },
@@ -187,15 +184,13 @@ class ModelChecks final : public RunChecks {
   // there beside its own (PointPlan::check_bytes).
   void compare_with_fp32() {
     PointPlan wide = plan_;
-    wide.point.params.problem.dtype = DType::kFloat32;
-    const auto session = backend_of(params_.kernel).open(wide, options_, comm_);
+    wide.point.params = *checking_run(params_);
+    const auto session = backend_of(wide.point.params.kernel).open(wide, options_, comm_);
     session->bind(make_schedule(wide.point.params));
-    auto& executor = dynamic_cast<ModelExecutor&>(session->executor());
-    executor.fill_inputs();
+    session->fill_inputs();
     comm_.barrier();
-    executor.run();
-    sum_gradients(executor);
-    const auto compare = [&](std::span<const float> is, std::span<const float> should,
+    session->executor().run();
+    const auto compare = [&](const std::vector<float>& is, const std::vector<float>& should,
                              bool shared) {
       std::vector<double> squares(2);  // of the difference, of what should be
       for (size_t i = 0; i < is.size(); ++i) {
@@ -205,20 +200,19 @@ class ModelChecks final : public RunChecks {
       if (!shared || params_.head_groups > 1) comm_.all_sum(squares);
       return std::sqrt(squares[0] / squares[1]);
     };
-    outcome_.bf16_error =
-        compare(executor_.weight_gradients(), executor.weight_gradients(), /*shared=*/true);
+    outcome_.bf16_error = compare(gradient_, summed_gradients(session->model()), /*shared=*/true);
     if (of_layer_)
-      outcome_.bf16_error =
-          std::hypot(outcome_.bf16_error,
-                     compare(row_gradients_, executor.rows(kGradRowsSlot), /*shared=*/false));
+      outcome_.bf16_error = std::hypot(
+          outcome_.bf16_error,
+          compare(row_gradients_, session->model().values(kGradRowsSlot), /*shared=*/false));
   }
 
   // How far each weight goes in a random direction: those of one parameter alike, and each
   // parameter with the same part of the rise, as far as kMostMoved lets it.
   std::vector<double> random_steps(double rise) const {
-    const std::span<const float> g = executor_.weight_gradients();
+    const std::span<const float> g = gradient_;
     std::vector<double> steps(g.size());
-    const std::span<const Parameter> all = executor_.parameters().all();
+    const std::span<const Parameter> all = model_.parameters().all();
     for (const Parameter& p : all) {
       const double squares = squares_of(g.subspan(size_t(p.first), size_t(p.count())));
       const double even = rise / std::sqrt(double(all.size()) * squares);
@@ -227,18 +221,16 @@ class ModelChecks final : public RunChecks {
     return steps;
   }
 
-  double objective_at(ProgramExecutor& losses, const auto& weights, const auto& rows, double sign) {
-    executor_.restore_inputs();
-    const auto move = [&](std::span<float> values, const auto& direction) {
+  double objective_at(Executor& losses, const auto& weights, const auto& rows, double sign) {
+    model_.restore_inputs();
+    const auto move = [&](int slot, const auto& direction) {
+      std::vector<float> values = model_.values(slot);
       for (size_t i = 0; i < values.size(); ++i)
         values[i] = float(double(values[i]) + sign * direction(i));
+      model_.set_values(slot, values);
     };
-    move(executor_.weights(), weights);
-    if (of_layer_) {
-      std::vector<float> input = rows_at(kInputRowsSlot);
-      move(input, rows);
-      executor_.set_rows(kInputRowsSlot, input);
-    }
+    move(kWeightSlot, weights);
+    if (of_layer_) move(kInputRowsSlot, rows);
     comm_.barrier();
     losses.run();
     return comm_.max_of(objective());
@@ -246,29 +238,29 @@ class ModelChecks final : public RunChecks {
 
   // The largest difference of weights and moments after the step from AdamW (kernels/
   // model_kernel.h), written out for moments of 0: of weights as a share of the learning rate, of
-  // moments as one of themselves. Leaves initial weights.
-  double error_of_update() {
+  // moments as one of themselves.
+  double error_of_update() const {
     const StepOptions options;
     const UpdateTask adam;
     const double clip = std::min(1.0, options.clip_norm / outcome_.gradient_norm);
-    const std::span<const float> g = executor_.weight_gradients();
-    const std::span<float> w = executor_.weights();
-    const std::span<const float> first = executor_.first_moments(),
-                                 second = executor_.second_moments();
+    const std::vector<float>& g = gradient_;
+    const std::vector<float> first = model_.values(kFirstMomentSlot),
+                             second = model_.values(kSecondMomentSlot);
     double worst = 0;
     const auto compare = [&](double is, double should, double unit) {
       const double error = std::abs(is - should) / unit;
       worst = error <= worst ? worst : error;  // also NaN
     };
-    const auto begin = size_t(executor_.updated().begin);
+    const auto begin = size_t(model_.updated().begin);
     for (size_t i = 0; i < first.size(); ++i) {
       const double step = clip * double(g[begin + i]);
       const double one = (1 - adam.beta1) * step, two = (1 - adam.beta2) * step * step;
       compare(first[i], one, std::abs(one) + kTiny);
       compare(second[i], two, two + kTiny * kTiny);
     }
-    const std::vector<float> updated(w.begin(), w.end());
-    const Parameters& parameters = executor_.parameters();
+    const std::vector<float> updated = model_.values(kWeightSlot);
+    std::vector<float> w(updated.size());
+    const Parameters& parameters = model_.parameters();
     parameters.initialise(w, params_.problem.seed);
     for (const Parameter& p : parameters.all())
       for (auto i = size_t(p.first); i < size_t(p.first + p.count()); ++i) {
@@ -279,14 +271,15 @@ class ModelChecks final : public RunChecks {
     return worst;
   }
 
-  // Makes the gradients of weights the sums over all ranks, where a run leaves parts of them: of a
-  // step with a sharded optimizer a rank's own part is summed, without a step none.
-  void sum_gradients(ModelExecutor& executor) const {
+  // Gradients of weights, the sums over all ranks, where a run leaves parts of them: of a step with
+  // a sharded optimizer a rank's own part is summed, without a step none.
+  std::vector<float> summed_gradients(const ModelMemory& model) const {
     const bool of_step = params_.pass == Pass::kStep;
-    if (comm_.size() == 1 || (of_step && !params_.model.shard_optimizer)) return;
-    const std::span<float> g = executor.weight_gradients();
+    std::vector<float> gradients = model.values(kWeightGradientSlot);
+    if (comm_.size() == 1 || (of_step && !params_.model.shard_optimizer)) return gradients;
+    const std::span<float> g = gradients;
     if (of_step) {
-      const TokenInterval own = executor.updated();
+      const TokenInterval own = model.updated();
       std::ranges::fill(g.first(size_t(own.begin)), 0.0f);
       std::ranges::fill(g.subspan(size_t(own.end)), 0.0f);
     }
@@ -301,14 +294,15 @@ class ModelChecks final : public RunChecks {
       comm_.all_sum(some);
       std::transform(own, own + std::ssize(part), part.begin(), [](double x) { return float(x); });
     }
+    return gradients;
   }
 
-  ModelExecutor& executor_;
-  const RowWorker& worker_;
+  ModelMemory& model_;
   const PointPlan& plan_;
   const RunnerOptions& options_;
   const PointParams& params_;
   bool of_layer_;
+  std::vector<float> gradient_;         // of weights, summed over all ranks
   std::vector<float> row_gradients_;    // of a layer's input
   std::optional<size_t> first_digest_;  // of the gradients of the first run
   ModelOutcome outcome_;

@@ -51,15 +51,6 @@ int64_t predicted_buffers(const PointParams& p, int threads) {
   return bytes;
 }
 
-// Of a model's gradients in bf16: the fp32 run that they are held against.
-std::optional<PointParams> checking_run(const PointParams& p) {
-  if (!has_layers(p.scope) || !has_backward(p.pass) || p.problem.dtype == DType::kFloat32)
-    return std::nullopt;
-  PointParams wide = p;
-  wide.problem.dtype = DType::kFloat32;
-  return wide;
-}
-
 int64_t predicted_check(const PointParams& p, int threads) {
   const auto wide = checking_run(p);
   return wide ? predicted_buffers(*wide, threads) : 0;
@@ -101,6 +92,15 @@ void plan_walk(PointPlan& plan, const MachineLimits& limits) {
 }
 
 }  // namespace
+
+std::optional<PointParams> checking_run(const PointParams& p) {
+  if (!has_layers(p.scope) || !has_backward(p.pass) || p.problem.dtype == DType::kFloat32)
+    return std::nullopt;
+  PointParams wide = p;
+  wide.problem.dtype = DType::kFloat32;
+  if (on_gpu(p)) wide.kernel = "cpu";
+  return wide;
+}
 
 void resolve_options(PointParams& p) {
   if (const auto effective_options = find_algorithm(p.algorithm).effective_options)

@@ -6,6 +6,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,9 @@ void skip_for_memory(Point& point, int64_t needed, int64_t allowed, std::string_
 // Bytes of the slots by tag that a walk over `ranks` holds, `batches` sequences at a time.
 std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
                                                   const std::vector<Rank>& ranks);
+
+// Of a model's gradients in bf16: the fp32 run on the host that they are held against.
+std::optional<PointParams> checking_run(const PointParams& params);
 
 // Seconds that a point takes to measure, by the estimate of its plan: its runs and ablations,
 // filling the inputs, and the reference for the sampled queries, which regenerates every key that

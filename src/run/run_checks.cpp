@@ -12,7 +12,7 @@ void RunChecks::prepare_run() {
   }
   ++runs_;
   const Stopwatch watch(poison_s_);
-  executor_.poison(worker_);
+  session_.poison();
 }
 
 void RunChecks::record(PointRecord& record) {

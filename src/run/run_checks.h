@@ -9,8 +9,7 @@ namespace longnet {
 
 class RunChecks {
  public:
-  RunChecks(PointSession& session, Communicator& comm)
-      : comm_(comm), executor_(session.executor()), worker_(session.worker()) {}
+  RunChecks(PointSession& session, Communicator& comm) : session_(session), comm_(comm) {}
   virtual ~RunChecks() = default;
 
   // Before each run; a barrier must follow, since a rank that runs sends into the others' buffers.
@@ -24,12 +23,11 @@ class RunChecks {
   virtual void check_run(int64_t run, bool is_last) = 0;
   virtual void record_findings(PointRecord& record) = 0;
 
+  PointSession& session_;
   Communicator& comm_;
   double compare_s_ = 0;
 
  private:
-  Executor& executor_;
-  const RowWorker& worker_;
   int64_t runs_ = 0;
   double poison_s_ = 0;
 };

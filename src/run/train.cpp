@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/memory_tags.h"
+#include "execute/program_executor.h"
 #include "io/sha256.h"
 #include "io/units.h"
 #include "json/json_reader.h"
@@ -32,8 +33,7 @@ Schedule program_of(const TrainPlan& plan, Pass pass) {
 }
 
 // Seconds of a step by kinds of ops; messages where they are waited for.
-std::map<std::string, double> seconds_by(const ProgramExecutor& executor) {
-  const RunPhases p = executor.phases();
+std::map<std::string, double> seconds_by(const RunPhases& p) {
   return {{"gemm", p.gemm_s},
           {"row_wise", p.row_wise_s - p.cross_entropy_s},
           {"cross_entropy", p.cross_entropy_s},
@@ -59,11 +59,11 @@ class RankTraining {
         plan_(plan),
         text_(text),
         is_first_(is_first),
-        trainer_(plan.point.params.model, program_of(plan, Pass::kStep),
-                 program_of(plan, Pass::kForward), kernel, model_kernel, plan.point.params.threads,
-                 comm, ledger_),
-        account_(account(trainer_.sharded(), trainer_.program(), comm.rank())),
-        memory_(memory_by_tag(trainer_.program(), plan.point.params)) {}
+        executor_(program_of(plan, Pass::kStep), kernel, plan.point.params.threads, comm, ledger_,
+                  &model_kernel),
+        trainer_(plan.point.params.model, executor_, program_of(plan, Pass::kForward)),
+        account_(account(executor_.sharded(), executor_.program(), comm.rank())),
+        memory_(memory_by_tag(executor_.program(), plan.point.params)) {}
 
   int64_t begin(const std::string& folder, const std::optional<Checkpoint>& checkpoint) {
     trainer_.initialise(plan_.point.params.problem.seed);
@@ -73,13 +73,15 @@ class RankTraining {
                        "  hint: put this run's own back, or start a new run");
     if (!comm_.broadcast_flag(checkpoint.has_value())) return 1;
     double step = 0;
+    std::vector<float> weights(size_t(trainer_.count(kWeightSlot)));
     if (checkpoint) {
       step = double(checkpoint->step);
-      std::ranges::copy(checkpoint->weights, trainer_.weights().begin());
+      std::ranges::copy(checkpoint->weights, weights.begin());
     }
-    comm_.broadcast(std::as_writable_bytes(trainer_.weights()), 0);
-    give_moments(checkpoint ? checkpoint->first_moments : Moments(), trainer_.first_moments());
-    give_moments(checkpoint ? checkpoint->second_moments : Moments(), trainer_.second_moments());
+    comm_.broadcast(std::as_writable_bytes(std::span(weights)), 0);
+    trainer_.set_values(kWeightSlot, weights);
+    give_moments(checkpoint ? checkpoint->first_moments : Moments(), kFirstMomentSlot);
+    give_moments(checkpoint ? checkpoint->second_moments : Moments(), kSecondMomentSlot);
     return int64_t(comm_.max_of(step)) + 1;
   }
 
@@ -105,7 +107,7 @@ class RankTraining {
                   .gradient_norm = result.gradient_norm,
                   .learning_rate = learning_rate_of(t, number),
                   .seconds = seconds,
-                  .seconds_by = seconds_by(trainer_)};
+                  .seconds_by = seconds_by(executor_.phases())};
     if (text_.held_out() > 0 && (number % t.evaluate_every == 0 || number == t.steps))
       out.held_out_bits = held_out_bits();
     return out;
@@ -114,16 +116,17 @@ class RankTraining {
   // Of the last step, all ranks' ops; {} of more ranks than a picture can hold.
   std::vector<TimelineEntry> timeline() {
     if (comm_.size() > kTimelineRanks) return {};
-    return timeline_of(trainer_, comm_);
+    return timeline_of(executor_, comm_);
   }
   // Of the whole model, on rank 0: the same whatever ranks there are.
   Checkpoint checkpoint(int64_t step) {
     Checkpoint out{.step = step,
                    .weights = {},
-                   .first_moments = all_moments(trainer_.first_moments()),
-                   .second_moments = all_moments(trainer_.second_moments())};
-    if (is_first_)
-      out.weights.assign(trainer_.weights().begin(), trainer_.weights().begin() + plan_.parameters);
+                   .first_moments = all_moments(kFirstMomentSlot),
+                   .second_moments = all_moments(kSecondMomentSlot)};
+    if (!is_first_) return out;
+    out.weights = trainer_.values(kWeightSlot);
+    out.weights.resize(size_t(plan_.parameters));
     return out;
   }
 
@@ -137,27 +140,27 @@ class RankTraining {
     return sum / double(plan_.train.evaluate_batches) / std::numbers::ln2;
   }
   using Moments = std::vector<float>;
-  bool shards() { return trainer_.first_moments().size() < trainer_.weights().size(); }
-  std::span<float> moments_of(Rank r, Moments& all) {
-    const size_t own = trainer_.first_moments().size();
+  bool shards() const { return trainer_.count(kFirstMomentSlot) < trainer_.count(kWeightSlot); }
+  std::span<float> moments_of(Rank r, Moments& all) const {
+    const auto own = size_t(trainer_.count(kFirstMomentSlot));
     return std::span(all).subspan(shards() ? size_t(r) * own : 0, own);
   }
   // From rank 0, which has all, to each rank its own.
-  void give_moments(Moments all, std::span<float> own) {
-    if (!is_first_) return comm_.wait(comm_.irecv(0, std::as_writable_bytes(own)));
-    all.resize(trainer_.weights().size());
-    std::ranges::copy(moments_of(0, all), own.begin());
-    for (Rank r = 1; r < comm_.size(); ++r)
+  void give_moments(Moments all, int slot) {
+    all.resize(size_t(trainer_.count(is_first_ ? kWeightSlot : slot)));
+    if (!is_first_) comm_.wait(comm_.irecv(0, std::as_writable_bytes(std::span(all))));
+    trainer_.set_values(slot, is_first_ ? moments_of(0, all) : all);
+    for (Rank r = 1; is_first_ && r < comm_.size(); ++r)
       comm_.wait(comm_.isend(r, std::as_bytes(moments_of(r, all))));
   }
   // The other way.
-  Moments all_moments(std::span<const float> own) {
+  Moments all_moments(int slot) {
+    Moments all = trainer_.values(slot);
     if (!is_first_) {
-      if (shards()) comm_.wait(comm_.isend(0, std::as_bytes(own)));
+      if (shards()) comm_.wait(comm_.isend(0, std::as_bytes(std::span(all))));
       return {};
     }
-    Moments all(own.begin(), own.end());
-    all.resize(trainer_.weights().size());
+    all.resize(size_t(trainer_.count(kWeightSlot)));
     for (Rank r = 1; shards() && r < comm_.size(); ++r)
       comm_.wait(comm_.irecv(r, std::as_writable_bytes(moments_of(r, all))));
     all.resize(size_t(plan_.parameters));
@@ -169,6 +172,7 @@ class RankTraining {
   TrainText& text_;
   bool is_first_;
   MemoryLedger ledger_;
+  ProgramExecutor executor_;
   Trainer trainer_;
   RankAccount account_;                    // of a step: what its messages are held against
   std::map<std::string, int64_t> memory_;  // what its buffers are held against
