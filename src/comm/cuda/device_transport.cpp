@@ -81,9 +81,9 @@ DeviceTransport::Ticket DeviceTransport::post_gather(const Gather& gather, const
 }
 
 void DeviceTransport::complete(Ticket ticket, const Stream& waiting) {
-  Post& post = posts_.at(size_t(ticket));
-  if (!post.is_over) arrive(post);
-  waiting.wait(post.over);
+  for (; arrived_ <= ticket; ++arrived_)
+    if (Post& post = posts_.at(size_t(arrived_)); !post.is_over) arrive(post);
+  waiting.wait(posts_.at(size_t(ticket)).over);
 }
 
 void DeviceTransport::wait_for(const Event& event) {

@@ -46,14 +46,14 @@ class DeviceTransport {
     std::span<const int64_t> counts;
   };
   Ticket post_gather(const Gather& gather, const Stream& stream);
-  // Work that is enqueued on `waiting` from now on sees the transfers done. May block the calling
-  // thread until the peers have come as far.
+  // Work that is enqueued on `waiting` from now on sees the transfers done, and all that were posted
+  // before. May block the calling thread until the peers have come as far.
   void complete(Ticket ticket, const Stream& waiting);
   // A barrier on the device, if transfers can make one: later work on `stream` begins when all
   // ranks have reached it. (A barrier of the host lets ranks go one after another.) Not counted.
   virtual void stream_barrier(const Stream&) {}
   // After a run, when all is complete: waits until peers have read everything, drops all tickets.
-  virtual void finish() { used_posts_ = 0; }
+  virtual void finish() { used_posts_ = arrived_ = 0; }
   // Collective, after the last run and before buffers are freed: closes what peers have opened.
   virtual void close() {}
   // Called while a thread waits for transfers: throws when they will never end.
@@ -97,6 +97,7 @@ class DeviceTransport {
   Communicator& host_;
   std::deque<Post> posts_;
   int used_posts_ = 0;
+  Ticket arrived_ = 0;  // posts before it are over, so that transfers match in order
 };
 
 // The device of a rank: ranks of a machine take its devices round robin. Collective.

@@ -143,9 +143,9 @@ TEST(DeviceExecutorTest, TimesMergesThatRunByThemselves) {
 TEST(DeviceExecutorTest, BothPassesOfEveryAlgorithm) {
   int ran = 0;
   for (const AlgorithmInfo& algorithm : algorithms())
-    for (const int ranks : {1, 3})
+    for (const int ranks : {1, 3, 4})
       ran += run_device_case({.algorithm = std::string(algorithm.name),
-                              .transport = ranks == 1 ? "cuda_ipc" : "mpi_host",
+                              .transport = ranks == 3 ? "mpi_host" : "cuda_ipc",
                               .ranks = ranks,
                               .causal = true,
                               .pass = Pass::kForwardBackward});
