@@ -90,6 +90,46 @@ class Gpu(Case):
         reasons = {row["kernel"]: row["note"] for row in self.rows(*plan, LONGNET_EMULATED_GPUS="2")}
         self.assertEqual(reasons, {"cuda": "", "cudnn": "", "gather": "kernel gather has no backward pass: use kernel cuda"})
 
+    def test_layers_and_models(self):
+        model = ("--set", "model.heads=4", "--set", "model.layers=2", "--set", "model.vocabulary=61", "--set", "model.causal=true", "--set", "sweep.seq_len=128",
+                 "--set", "model.head_dim=32", "--set", "dilated.segments=32,sequence")
+        sweep = (*model, "--set", "sweep.scope=layer,model", "--set", "sweep.pass=forward,forward_backward,step", "--set", "sweep.ranks=1,2",
+                 "--set", "sweep.algorithm=dilated")
+        points = self.run_config("h100-8", *sweep, gpus=2)[0]["points"]
+        self.assertEqual([p["status"] for p in points].count("skipped_unsupported"), 2)  # a layer alone makes no step
+        points = [p for p in points if p["status"] != "skipped_unsupported"]
+        self.assertEqual(len(points), 10)
+        model_on_cpu = self.run_config("h100-8", *model, "--set", "sweep.scope=model", "--set", "sweep.pass=step", "--set", "sweep.ranks=1",
+                                       "--set", "sweep.algorithm=dilated", "--set", "run.kernel=cpu", out="cpu")[0]["points"][0]["metrics"]
+        self.assert_all_models_ok(points)
+        for p in points:
+            if p["params"]["scope"] == "model":
+                self.assertAlmostEqual(p["metrics"]["loss_nats"], model_on_cpu["loss_nats"], delta=1e-4)
+                if "pass" in p["params"]:
+                    self.assertAlmostEqual(p["metrics"]["gradient_norm"], model_on_cpu["gradient_norm"], delta=1e-3)
+        # Replicas, ranks that split heads, a sharded optimizer, recomputation; four ranks on two GPUs.
+        more = (*model, "--set", "sweep.scope=model", "--set", "sweep.pass=step", "--set", "sweep.ranks=4", "--ranks", "4", "--set",
+                "sweep.batch.size=2", "--set", "sweep.replicas=1,2", "--set", "sweep.head_groups=1,2", "--set", "model.shard_optimizer=true",
+                "--set", "model.recompute=full", "--set", "sweep.algorithm=ring", "--set", "run.kernel=cuda")
+        points = self.run_config("h100-8", *more, gpus=2, out="groups")[0]["points"]
+        self.assertEqual(len(points), 4)
+        self.assert_all_models_ok(points)
+        for p in points:
+            self.assertAlmostEqual(p["metrics"]["loss_nats"], points[0]["metrics"]["loss_nats"], delta=1e-3)
+
+    def assert_all_models_ok(self, points):
+        for p in points:
+            self.assertEqual((p["status"], p["check"]["status"]), ("ok", "pass"), p)
+            comm = p["comm"]
+            self.assertEqual(comm["counted_bytes_per_rank"] + comm.get("modelled_bytes_per_rank", 0), comm["predicted_bytes_per_rank"])
+            self.assertEqual(comm["closed_form_bytes_per_rank"], comm["predicted_bytes_per_rank"])
+            for phase in ("gemm_s", "row_wise_s", "attend_s"):
+                self.assertGreater(p["metrics"][phase], 0)
+            self.assertLess(p["metrics"]["attention_rel_l2_error"], 4e-3)
+            if "pass" in p["params"]:  # one with gradients
+                self.assertEqual(p["check"]["reference"], "fp32")
+                self.assertLess(p["check"]["rel_l2_error"], 1.5e-2)
+
     def test_walks_of_passes(self):
         sweep = (*MODEL, "--set", "sweep.seq_len=256", "--set", "sweep.ranks=1,4", "--set", "sweep.algorithm=dilated,ring",
                  "--set", "sweep.pass=backward,forward_backward", "--set", "sweep.kernel=cuda,cudnn", "--mode", "virtual",

@@ -8,6 +8,7 @@
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/device_model.h"
 #include "kernels/row_worker.h"
 #include "measure/machine_load.h"
 #include "measure/rank_place.h"
@@ -193,13 +194,12 @@ class HostBackend final : public Backend {
 }  // namespace
 
 std::string GpuPlanning::why_kernel_unsupported(const PointParams& p) const {
-  if (has_layers(p.scope))
-    return "a model's layers are computed on the cores alone: run.kernel cpu";
   return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
 }
 
 std::string GpuPlanning::why_kernel_absent(const PointParams& p) const {
-  return why_device_kernel_absent(p.kernel);
+  const std::string why = why_device_kernel_absent(p.kernel);
+  return why.empty() && has_layers(p.scope) ? why_device_model_absent() : why;
 }
 
 const Backend& backend_of(std::string_view kernel) {

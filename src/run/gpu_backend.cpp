@@ -92,7 +92,8 @@ class GpuSession final : public PointSession {
         free_before_(free_bytes_of_own_device(comm)),
         transport_(make_device_transport(options.device_transport, comm)),
         use_(devices_in_use(comm)),
-        kernel_(make_device_kernel(plan.point.params.kernel)) {
+        kernel_(make_device_kernel(plan.point.params.kernel)),
+        params_(plan.point.params) {
     worker_ = make_device_row_worker();
     limit_ = plan.device_limit_bytes;
   }
@@ -114,8 +115,9 @@ class GpuSession final : public PointSession {
     }
     ledger_.set_limit(limit_);
     flush_ = DeviceBuffer(scratch_, "flush", flush_bytes());
-    executor_ = std::make_unique<DeviceExecutor>(schedule, comm_.rank(), *kernel_, transport_.get(),
-                                                 DeviceExecutor::Options{}, ledger_);
+    adopt(std::make_unique<DeviceExecutor>(schedule, comm_.rank(), *kernel_, transport_.get(),
+                                           DeviceExecutor::Options{}, ledger_),
+          params_);
     executor_->time_ops(false);
   }
 
@@ -201,6 +203,7 @@ class GpuSession final : public PointSession {
   std::unique_ptr<DeviceTransport> transport_;
   DevicesInUse use_;
   std::unique_ptr<DeviceKernel> kernel_;
+  PointParams params_;
   int64_t limit_ = 0;     // bytes that programs may take
   MemoryLedger scratch_;  // memory that only measuring needs
   DeviceBuffer flush_;

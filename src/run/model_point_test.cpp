@@ -347,7 +347,7 @@ TEST(ModelPoint, RefusalsSayWhatToDo) {
     return plan.point.reason;
   };
   using testing::HasSubstr;
-  EXPECT_THAT(reason_with([](PointParams& p) { p.kernel = "cuda"; }), HasSubstr("run.kernel cpu"));
+  EXPECT_THAT(reason_with([](PointParams& p) { p.kernel = "cuda"; }), HasSubstr("model.dtype"));
   EXPECT_THAT(reason_with([](PointParams& p) { p.mode = Mode::kVirtual; }), HasSubstr("virtual"));
   EXPECT_THAT(reason_with([](PointParams& p) { p.head_groups = 2; }), HasSubstr("at rate 4"));
   EXPECT_THAT(reason_with([](PointParams& p) {
@@ -356,6 +356,24 @@ TEST(ModelPoint, RefusalsSayWhatToDo) {
               HasSubstr("model.ffn_width"));
   EXPECT_THAT(reason_with([](PointParams& p) { p.pass = Pass::kBackward; }),
               HasSubstr("forward_backward"));
+}
+
+// Gradients that a GPU makes are held against an fp32 run in the memory and time of the cores.
+TEST(ModelPoint, AGpusGradientsAreCheckedOnTheCores) {
+  Point point = model_point("dilated", 2);
+  const int64_t check = plan_point(point, {}, 1, 2).memory_bytes();
+  point.params.kernel = "cuda", point.params.problem.dtype = DType::kBFloat16;
+  const auto planned = [&](const MachineLimits& limits) { return plan_point(point, limits, 1, 2); };
+  EXPECT_EQ(planned({.memory_bytes = 2 * check}).point.status, PointStatus::kOk);
+  EXPECT_EQ(planned({.memory_bytes = 2 * check}).check_bytes, check);
+  const PointPlan small = planned({.memory_bytes = 2 * check - 1});
+  EXPECT_EQ(small.point.status, PointStatus::kSkippedMemory);
+  EXPECT_THAT(small.point.reason, testing::HasSubstr("the fp32 run on the cores"));
+  const double flops = small.account.max_rank_flops;
+  EXPECT_EQ(planned({.flops_per_rank = flops, .point_timeout_s = 2}).check_s, 1);
+  const PointPlan slow = planned({.flops_per_rank = flops, .point_timeout_s = 0.5});
+  EXPECT_EQ(slow.point.status, PointStatus::kTimeout);
+  EXPECT_THAT(slow.point.reason, testing::HasSubstr("the fp32 run on the cores"));
 }
 
 PointPlan planned_within(const Point& point, int64_t memory_bytes) {

@@ -56,13 +56,32 @@ int64_t predicted_check(const PointParams& p, int threads) {
   return wide ? predicted_buffers(*wide, threads) : 0;
 }
 
+// Where the fp32 run that gradients are held against is on the cores of a GPU's host.
+void skip_for_check(PointPlan& plan, const MachineLimits& machine, int ranks_at_once) {
+  const int64_t allowed = machine.memory_bytes / ranks_at_once;
+  const std::string run = "the fp32 run on the cores that the check holds gradients against";
+  if (machine.memory_bytes > 0 && plan.check_bytes > allowed) {
+    set_status(plan.point, PointStatus::kSkippedMemory,
+               concat(run, " needs ", format_bytes(double(plan.check_bytes)), " per rank, ",
+                      format_bytes(double(allowed)), " are allowed"));
+    return;
+  }
+  if (machine.flops_per_rank > 0)
+    plan.check_s = plan.account.max_rank_flops / machine.flops_per_rank;
+  if (machine.point_timeout_s > 0 && plan.check_s > machine.point_timeout_s)
+    set_status(plan.point, PointStatus::kTimeout,
+               concat(run, " is estimated at ", format_seconds(plan.check_s),
+                      ", measure.point_timeout_s is ", machine.point_timeout_s));
+}
+
 // Programs of large models are made only of points that may fit.
 bool fits(const PointParams& p, int64_t limit) {
   if (!why_no_program(p).empty()) return false;
-  const auto wide = checking_run(p);
+  const auto wide = on_gpu(p) ? std::nullopt : checking_run(p);
   if (least_slots(p) + (wide ? least_slots(*wide) : 0) > limit) return false;
   return why_cannot_run(p).empty() &&
-         predicted_buffers(p, p.threads) + predicted_check(p, p.threads) <= limit;
+         predicted_buffers(p, p.threads) + (wide ? predicted_buffers(*wide, p.threads) : 0) <=
+             limit;
 }
 
 // Chooses how many sequences are walked at once, and sets the memory that this takes.
@@ -333,10 +352,10 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   else if (limits.flops_per_rank > 0)
     plan.estimated_s = plan.account.max_rank_flops / limits.flops_per_rank;
   plan.check_bytes = predicted_check(p, p.threads);
-  const int64_t needed = plan.memory_bytes() + plan.check_bytes;
+  const int64_t beside = on_gpu ? 0 : plan.check_bytes, needed = plan.memory_bytes() + beside;
   if (limits.memory_bytes > 0 && needed > per_rank) {
     const std::string_view why_more =
-        plan.check_bytes > 0 ? " (the check holds the gradients against an fp32 run)" : "";
+        beside > 0 ? " (the check holds the gradients against an fp32 run)" : "";
     skip_for_memory(plan.point, needed, per_rank, why_more,
                     [&](const PointParams& changed) { return fits(changed, per_rank); });
   } else if (limits.point_timeout_s > 0 && plan.estimated_s > limits.point_timeout_s) {
@@ -344,6 +363,8 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
         plan.point, PointStatus::kTimeout,
         concat("one ", to_string(p.pass), " is estimated at ", format_seconds(plan.estimated_s),
                ", measure.point_timeout_s is ", limits.point_timeout_s));
+  } else if (on_gpu && plan.check_bytes > 0) {
+    skip_for_check(plan, machine, ranks_at_once);
   }
   return plan;
 }
@@ -366,7 +387,7 @@ double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
       p.ranks;
   double runs = samples + ablation_runs(plan.estimated_s, p.ranks), references = 1;
   if (has_layers(p.scope))  // two forward passes; no rows of attention are recomputed
-    return plan.estimated_s * (runs + 2) + fill;
+    return plan.estimated_s * (runs + 2) + plan.check_s + fill;
   if (has_backward(p.pass)) {  // the output is made once before; dQ takes the keys twice more
     runs += has_forward(p.pass) ? 1 : 0.4;
     references = 3;

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "execute/program_rows.h"
+#include "kernels/cuda/device_model.h"
 #include "kernels/cuda/rows.h"
 
 namespace longnet {
@@ -15,7 +16,8 @@ namespace {
 // each, so that 16 tasks fill the 132 or 148 multiprocessors of a large GPU about twice.
 constexpr int kTasksAtOnce = 16;
 
-// Packs, conversions, merges, sums, statistics and resets of an op that computes.
+// Packs, conversions, merges, sums, statistics and resets of an op that computes, and what it does
+// of a model's layers.
 void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedger& ledger) {
   const BoundOp& b = bound.op(size_t(id));
   const AttentionProblem& p = bound.sharded().problem;
@@ -42,6 +44,7 @@ void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedg
   };
   fill(b.zeros, 0.0f);
   fill(b.absent, -std::numeric_limits<float>::infinity());
+  for (const ModelTask& task : b.tasks) work.then(prepare_model_task(task, ledger));
 }
 
 // The messages of a send, a receive or an all-to-all, without empty ones.
@@ -155,14 +158,13 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   const std::span<const AttendGrid> attends =
       options_.share < 1 ? choice.attends[size_t(id)] : attends_of(size_t(id));
   const auto& backwards = bound_->op(size_t(id)).backwards;
-  op.attends = op.fused || !attends.empty() || !backwards.empty();
   if (!attends.empty() && !op.planned) op.work = prepare_attend(attends, op.fused.has_value());
   if (op.fused || !attends.empty()) return;  // they have no rows beside
   if (!backwards.empty()) op.work = kernel_.prepare_backward(backwards, attend_options(), ledger_);
   prepare_rows(*bound_, id, op.work, ledger_);
 }
 
-void DeviceExecutor::fill_inputs() {
+void DeviceExecutor::open() {
   if (communicates()) {
     std::vector<std::span<std::byte>> buffers;
     for (const DeviceBuffer& slot : slots_) buffers.emplace_back(slot.data(), size_t(slot.size()));
@@ -175,7 +177,18 @@ void DeviceExecutor::fill_inputs() {
     const std::span<std::byte> bytes = bound_->memory(int(slot));
     compute_.fill(bytes.data(), 0xFF, int64_t(bytes.size()));
   }
+}
+
+void DeviceExecutor::fill_inputs() {
+  open();
   generate_inputs();
+}
+
+std::unique_ptr<Executor> DeviceExecutor::in_same_memory(const Schedule& schedule) const {
+  const Rank rank = bound_->rank();
+  Options options = options_;
+  options.memory = bound_->memory_for(schedule.program(rank));
+  return std::make_unique<DeviceExecutor>(schedule, rank, kernel_, transport_, options, ledger_);
 }
 
 std::vector<std::span<std::byte>> DeviceExecutor::poisoned() const {
@@ -318,82 +331,17 @@ void DeviceExecutor::collect_times(RunMode mode) {
     }
     times_[i] = {op.begin->seconds_since(begin_), op.end->seconds_since(begin_)};
     phases_.exposed_communication_s += op.begin->seconds_since(*op.asked);
+    const double took = op.end->seconds_since(*op.begin);
     if (op.also_after >= 0) {  // a merge that the attend does
       times_[size_t(op.also_after)] = times_[i];
       times_[i].begin_s = times_[i].end_s;
-    }
-    const double took = op.end->seconds_since(*op.begin);
-    if (op.attends) phases_.attend_s += took;
-    if (is_communication(what))
+      phases_.add(program().ops[size_t(op.also_after)].what, took);
+    } else if (is_communication(what)) {
       receive_s_ += took;
-    else if (std::holds_alternative<Merge>(what) && op.also_after < 0)
-      phases_.merge_s += took;
-    else
-      phases_.compute_s += took;
+    } else {
+      phases_.add(what, took);
+    }
   }
-}
-
-int64_t DeviceExecutor::count_nan() const {
-  MemoryLedger ledger;
-  DeviceBuffer total(ledger, "check", sizeof(unsigned long long));
-  compute_.fill(total.data(), 0, total.size());
-  DType dtype = sharded().problem.output_dtype;
-  for (const std::span<const float> values : made_values(*bound_))  // O, then fp32
-    longnet::count_nan(values.data(), int64_t(values.size()),
-                       reinterpret_cast<unsigned long long*>(total.data()), compute_,
-                       std::exchange(dtype, DType::kFloat32));
-  unsigned long long count = 0;
-  compute_.copy(&count, total.data(), sizeof count);
-  compute_.synchronize();
-  return int64_t(count);
-}
-
-std::shared_ptr<const BoundProgram> DeviceExecutor::on_host(std::span<const int> slots) const {
-  struct Copy {
-    std::vector<std::vector<std::byte>> slots;
-    std::optional<BoundProgram> bound;
-  };
-  const auto copy = std::make_shared<Copy>();
-  BoundProgram::Memory memory(program().slots.size());
-  for (const int slot : slots) {
-    auto& bytes = copy->slots.emplace_back(bound_->memory(slot).size());
-    read(bound_->memory(slot), bytes.data());
-    memory[size_t(slot)] = bytes;
-  }
-  return {copy, &copy->bound.emplace(*bound_, std::move(memory))};
-}
-
-// Sampled rows are copied to the host.
-SampleErrors DeviceExecutor::compare(const ExpectedRows& expected) const {
-  const BoundProgram& bound = *bound_;
-  const int64_t d = sharded().problem.head_dim;
-  const int64_t count = int64_t(expected.samples.size());
-  MemoryLedger ledger;
-  DeviceBuffer packed(ledger, "check", count * (d + 1) * int64_t{sizeof(float)});
-  auto* const at = reinterpret_cast<float*>(packed.data());
-  std::vector<PackTask> rows, lses;
-  for (int64_t i = 0; i < count; ++i) {
-    const QuerySample& q = expected.samples[size_t(i)];
-    const int64_t batch = q.batch - bound.first_batch();
-    rows.push_back({output_row(bound, batch, q.head, q.token).data(), at + i * d, d, d, 1});
-    lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
-  }
-  // Both have lists, until the copies are done.
-  const DType dtype = sharded().problem.output_dtype;
-  const Prepared pack_rows =
-      prepare_pack(rows, dtype == DType::kFloat32 ? Conversion::kNone : Conversion::kWiden, d,
-                   dtype_bytes(dtype), ledger);
-  const Prepared pack_lses = prepare_pack(lses, Conversion::kNone, 1, 4, ledger);
-  pack_rows.launch(compute_);
-  pack_lses.launch(compute_);
-  std::vector<float> host(size_t(count * (d + 1)));
-  compute_.copy(host.data(), packed.data(), packed.size());
-  compute_.synchronize();
-  return compare_rows(expected, [&](size_t i) {
-    OutputRow row{{host.data() + int64_t(i) * d, size_t(d)}, {}};
-    if (bound.program().output_is_partial()) row.lse = host[size_t(count * d) + i];
-    return row;
-  });
 }
 
 }  // namespace longnet

@@ -32,11 +32,10 @@ struct DeviceOp {
   Prepared work;                 // communication of virtual ranks: generates what others would send
   std::optional<BoundOp> fused;  // the attend whose results belong in the rows of this merge
   bool planned = false;          // `work` comes from an earlier executor
-  bool attends = false;
-  bool skipped = false;             // runs as part of a later op, or not at all
-  OpId also_after = -1;             // the op that runs as part of this one
-  int round = -1;                   // round of a communication; -1: none
-  std::optional<Event> done;        // end of a computing op that communications wait for
+  bool skipped = false;          // runs as part of a later op, or not at all
+  OpId also_after = -1;          // the op that runs as part of this one
+  int round = -1;                // round of a communication; -1: none
+  std::optional<Event> done;     // end of a computing op that communications wait for
   std::optional<Event> begin, end;  // timing; computing ops begin when their messages are there
   std::optional<Event> asked;       // timing; recorded before it waits for messages
 };
@@ -51,7 +50,7 @@ class DeviceExecutor final : public Executor {
     double share = 1;
     // With virtual ranks: gets the rows of dK and dV, on the host, that the rank would send.
     std::function<void(std::span<const FillRows>)> take_gradients = {};
-    BoundProgram::Memory memory = {};  // for the slots, with virtual ranks; empty: its own
+    BoundProgram::Memory memory = {};  // for the slots; empty: its own
   };
   // Allocates and binds on the calling thread's device; sends nothing. Throws DeviceOutOfMemory.
   // `transport` may be null for one rank or virtual ranks; it, kernel and ledger outlive this.
@@ -61,9 +60,10 @@ class DeviceExecutor final : public Executor {
                  DeviceTransport* transport, const Options& options, MemoryLedger& ledger,
                  std::unique_ptr<DeviceExecutor> before = nullptr);
 
+  void open() override;
   void fill_inputs() override;
   std::vector<std::span<std::byte>> poisoned() const override;
-  void generate_inputs();  // without what fill_inputs does beside it
+  void generate_inputs();  // of attention, without what fill_inputs does beside it
   using Executor::run;
   // Returns when the device has finished: seconds between the first and the last op, by events.
   double run(RunMode mode) override;
@@ -92,6 +92,7 @@ class DeviceExecutor final : public Executor {
   SampleErrors compare(const ExpectedRows& expected) const override;
   int64_t count_nan() const override;
   bool rounds_powers() const override { return true; }
+  std::unique_ptr<Executor> in_same_memory(const Schedule& schedule) const override;
   std::shared_ptr<const BoundProgram> on_host(std::span<const int> slots) const override;
   void read(std::span<const std::byte> from, std::byte* into) const override {
     compute_.copy(into, from.data(), int64_t(from.size()));
