@@ -48,8 +48,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Collective. Opens what communicates; every buffer becomes NaN, so that a row that is read before
-  // it is written, or never written, shows.
+  // Collective. Opens what communicates; every buffer becomes NaN, so that a row that is read
+  // before it is written, or never written, shows.
   virtual void open() {}
   // Collective. The same, and fills the inputs of attention from the generator.
   virtual void fill_inputs() = 0;

@@ -22,9 +22,9 @@ class ModelMemory {
   // The executor, which must outlive it, has training_step of the shape, lowered.
   ModelMemory(const ModelShape& shape, Executor& executor);
 
-  // Collective. Executor::open, and the inputs: initial weights by the problem's seed and tokens, or
-  // rows and their gradients, by the generator, the same for any number of ranks; moments of 0; the
-  // first step.
+  // Collective. Executor::open, and the inputs: initial weights by the problem's seed and tokens,
+  // or rows and their gradients, by the generator, the same for any number of ranks; moments of 0;
+  // the first step.
   void fill_inputs();
   // What a run changes, weights, moments and gradients of rows, and rows: two runs after this do
   // the same work.
@@ -51,8 +51,8 @@ class ModelMemory {
   //   kFirstMomentSlot, kSecondMomentSlot   of `updated`
   //   kWeightGradientSlot  of a step the sums over all ranks, with a sharded optimizer in the own
   //                        part alone; of a program that makes no step those of own rows
-  //   kInputRowsSlot to kGradRowsSlot   of a layer alone: its input and output, and gradients of its
-  //                        output before a backward pass, of its input after it
+  //   kInputRowsSlot to kGradRowsSlot   of a layer alone: its input and output, and gradients of
+  //                        its output before a backward pass, of its input after it
   std::vector<float> values(int slot) const;
   void set_values(int slot, std::span<const float> values);
   int64_t count(int slot) const;

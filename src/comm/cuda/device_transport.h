@@ -46,8 +46,8 @@ class DeviceTransport {
     std::span<const int64_t> counts;
   };
   Ticket post_gather(const Gather& gather, const Stream& stream);
-  // Work that is enqueued on `waiting` from now on sees the transfers done, and all that were posted
-  // before. May block the calling thread until the peers have come as far.
+  // Work that is enqueued on `waiting` from now on sees the transfers done, and all those that were
+  // posted before. May block the calling thread until the peers have come as far.
   void complete(Ticket ticket, const Stream& waiting);
   // A barrier on the device, if transfers can make one: later work on `stream` begins when all
   // ranks have reached it. (A barrier of the host lets ranks go one after another.) Not counted.
