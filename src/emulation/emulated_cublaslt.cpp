@@ -1,6 +1,7 @@
 // cuBLASLt on the emulated device: the product that the library's own descriptors describe, by the
 // reference. A column-major matrix is the transposed row-major one: d = op(a) op(b) is computed as
 // d^T = op(b)^T op(a)^T.
+#include "core/random.h"
 #include "emulation/emulated_device.h"
 #include "kernels/cuda/cublaslt_functions.h"
 #include "kernels/model_kernel.h"
@@ -39,13 +40,25 @@ cublasStatus_t multiply(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void*
         "cuBLASLt is emulated for c = a b and c += a b");
   const auto [first, end] = emulated_buffer(workspace);
   check(bytes == kWorkspace && end - first >= ptrdiff_t(bytes), "cuBLASLt: no workspace");
-  const GemmTask task{.a = transposed(b, of_b),
-                      .b = transposed(a, of_a),
-                      .c = transposed(d, of_d),
-                      .transpose_a = is_transposed(CUBLASLT_MATMUL_DESC_TRANSB),
-                      .transpose_b = is_transposed(CUBLASLT_MATMUL_DESC_TRANSA),
-                      .accumulate = factor == 1};
-  emulate_launch(stream, [task] { make_reference_model_kernel()->run(task, 1); });
+  GemmTask task{.a = transposed(b, of_b),
+                .b = transposed(a, of_a),
+                .c = transposed(d, of_d),
+                .transpose_a = is_transposed(CUBLASLT_MATMUL_DESC_TRANSB),
+                .transpose_b = is_transposed(CUBLASLT_MATMUL_DESC_TRANSA),
+                .accumulate = factor == 1};
+  const void* bias = nullptr;  // stored as d is
+  if (get<uint32_t>(cublaslt().get_desc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE) ==
+      CUBLASLT_EPILOGUE_BIAS)
+    bias = get<const void*>(cublaslt().get_desc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+  emulate_launch(stream, [task, bias]() mutable {
+    std::vector<float> numbers;
+    for (int64_t j = 0; bias != nullptr && j < task.n(); ++j)
+      numbers.push_back(task.c.dtype == DType::kFloat32
+                            ? static_cast<const float*>(bias)[j]
+                            : bf16_value(static_cast<const uint16_t*>(bias)[j]));
+    if (bias != nullptr) task.bias = numbers.data();
+    make_reference_model_kernel()->run(task, 1);
+  });
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -90,6 +90,15 @@ struct Divide {
     return T(a / b);
   }
 };
+struct Remainder {
+  template <class T>
+  T operator()(T a, T b) const {
+    if constexpr (!std::is_integral_v<T>)
+      throw Error("a remainder of reals");
+    else
+      return check(b != 0, "a division by zero"), T(a % b);
+  }
+};
 template <bool kMost>
 struct Extreme {  // NaN only if both are NaN
   template <class T>
@@ -295,7 +304,19 @@ void multiply_add_bytes(Block&, Warp& w, In in, uint32_t m) {
 }
 
 void negate(Block&, Warp& w, In in, uint32_t m) {
-  apply<uint32_t, uint32_t>(w, in, m, std::negate<>{});
+  by_type(in.type, [&]<std::integral T>(T) {
+    apply<T, std::make_unsigned_t<T>>(w, in, m, std::negate<>{});
+  });
+}
+
+void square_root(Block&, Warp& w, In in, uint32_t m) {
+  by_type(in.type, [&]<std::floating_point T>(T) {
+    apply<T, T>(w, in, m, [](T x) { return std::sqrt(x); });
+  });
+}
+
+void truncate(Block&, Warp& w, In in, uint32_t m) {
+  apply<int64_t, float>(w, in, m, [](float x) { return int64_t(x); });
 }
 
 constexpr Rule kArithmeticRules[] = {
@@ -310,11 +331,15 @@ constexpr Rule kArithmeticRules[] = {
     {"mul.wide.s32", multiply_wide<int32_t, int64_t>},
     {"mul.wide.u32", multiply_wide<uint32_t, uint64_t>},
     {"div", typed<Divide>},
+    {"div.approx.f32", typed<Divide>},
+    {"rem", typed<Remainder>},
+    {"sqrt", square_root},
+    {"rsqrt.approx.f32", of_float<[](float x) { return 1 / std::sqrt(x); }>},
     {"min", typed<Extreme<false>>},
     {"max", typed<Extreme<true>>},
     {"abs.f32", of_float<[](float x) { return std::fabs(x); }>},
     {"neg.f32", of_float<std::negate<>{}>},
-    {"neg.s32", negate},
+    {"neg", negate},
     {"and", bitwise<std::bit_and<>>},
     {"or", bitwise<std::bit_or<>>},
     {"xor", bitwise<std::bit_xor<>>},
@@ -326,6 +351,7 @@ constexpr Rule kArithmeticRules[] = {
     {"setp", compare},
     {"selp", select},
     {"cvt", convert},
+    {"cvt.rzi.s64.f32", truncate},
     {"cvt.sat.f32.f32", of_float<saturated>},
     {"cvt.rn.bf16x2", convert_pair<to_bf16>},
     {"cvt.rn.f16x2", convert_pair<to_fp16>},

@@ -9,8 +9,6 @@
 namespace longnet {
 namespace {
 
-constexpr uint64_t kMostWorkspace = 32 << 20;  // bytes; what NVIDIA recommends for Hopper
-
 void check_cublaslt(cublasStatus_t status, Located what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   fail_at(concat("cuBLASLt, ", what.text, ": ", cublaslt().status_string(status)), what.where);
@@ -53,8 +51,12 @@ class Product {
     cublasLtMatmulDesc_t made = nullptr;
     check_cublaslt(cublaslt().create_desc(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
     desc_.reset(made);
-    set_transposition(CUBLASLT_MATMUL_DESC_TRANSA, task.transpose_b);
-    set_transposition(CUBLASLT_MATMUL_DESC_TRANSB, task.transpose_a);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, task.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, task.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (task.bias != nullptr) {  // a number for each row of the library's result
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, task.bias);
+    }
     choose_algorithm();
   }
   int64_t workspace_bytes() const { return int64_t(chosen_.workspaceSize); }
@@ -68,9 +70,9 @@ class Product {
   }
 
  private:
-  void set_transposition(cublasLtMatmulDescAttributes_t which, bool transposed) {
-    const cublasOperation_t value = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check_cublaslt(cublaslt().set_desc(desc_.get(), which, &value, sizeof value), "transposition");
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t which, T value) {
+    check_cublaslt(cublaslt().set_desc(desc_.get(), which, &value, sizeof value), "attribute");
   }
   template <class T>
   void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t which,
@@ -82,7 +84,7 @@ class Product {
     cublasLtMatmulPreference_t made = nullptr;
     check_cublaslt(cublaslt().create_preference(&made), "preference");
     const Handle<cublasLtMatmulPreferenceOpaque_t> owner(made);
-    prefer(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+    prefer(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kGemmWorkspace});
     const auto alignment = [](const Matrix& x) {  // the library asks for 256 bytes at most
       return uint32_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(x.data) | 256);
     };
@@ -115,18 +117,17 @@ std::string describe_cublaslt() {
                 ".", CUBLAS_VER_MINOR, ".", CUBLAS_VER_PATCH, ")");
 }
 
-Prepared prepare_gemm(const GemmTask& task, MemoryLedger& ledger) {
+Prepared prepare_gemm(const GemmTask& task, MemoryLedger& ledger, std::byte* workspace) {
   check(cublaslt().missing.empty(), "", cublaslt().missing);
   check_task(task);
   check(task.a.dtype == task.b.dtype, "cuBLASLt: a is stored in ", to_string(task.a.dtype),
         ", b in ", to_string(task.b.dtype), ": both must be alike");
   check(task.c.dtype == task.a.dtype || task.c.dtype == DType::kFloat32,
         "cuBLASLt: c must be stored as a and b are, or in fp32");
-  check(task.bias == nullptr, "cuBLASLt: a bias is not taken");
   Prepared work;
   const auto product = std::make_shared<const Product>(task);
-  std::byte* const workspace =
-      product->workspace_bytes() > 0 ? work.workspace(product->workspace_bytes(), ledger) : nullptr;
+  if (workspace == nullptr && product->workspace_bytes() > 0)
+    workspace = work.workspace(product->workspace_bytes(), ledger);
   work.then([product, workspace](const Stream& stream) { product->launch(workspace, stream); });
   return work;
 }

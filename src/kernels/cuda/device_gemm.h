@@ -12,10 +12,13 @@
 
 namespace longnet {
 
+inline constexpr int64_t kGemmWorkspace = 32 << 20;  // bytes; what NVIDIA recommends for Hopper
+
 // Of device matrices: a and b both fp32 (products in fp32, not TF32) or both bf16, c stored as they
-// are or in fp32; sums are fp32. The library's heuristics choose the algorithm, for the addresses
-// and strides of the task. Throws Error with the reason for what it cannot run.
-Prepared prepare_gemm(const GemmTask& task, MemoryLedger& ledger);
+// are or in fp32, and the numbers of a bias as c is; sums are fp32. The library's heuristics choose
+// the algorithm, for the addresses and strides of the task. Throws Error with the reason for what
+// it cannot run. `workspace`: kGemmWorkspace bytes; null: its own, of what the algorithm takes.
+Prepared prepare_gemm(const GemmTask& task, MemoryLedger& ledger, std::byte* workspace = nullptr);
 
 // Empty when the library is there, else why not.
 std::string why_cublaslt_absent();
