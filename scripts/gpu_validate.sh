@@ -269,7 +269,7 @@ run_config() {  # NAME CONFIG OPTIONS...; exit 4: stopped in time, with what it 
   [ -f "$out/$name/result.json" ] && cp "$out/$name/result.json" "$out/$name.json"
 }
 
-stage check_kernels $bin/gpu_check --only generator,rows,summaries,gemm,attend,backward --json "$out/check_kernels.json"
+stage check_kernels $bin/gpu_check --only generator,rows,summaries,gemm,model,attend,backward --json "$out/check_kernels.json"
 stage kernels $bin/gpu_kernels_benchmark --seconds "$(plan kernels)" --json "$out/kernels.json"
 # The kernel that may hang where a barrier is wrong: in processes of its own, which costs its time alone.
 # One that computes something wrong is timed all the same.

@@ -26,6 +26,7 @@ void check_generator(Outcome& out, bool small);
 void check_rows(Outcome& out, bool small);
 void check_summaries(Outcome& out, bool small);
 void check_gemm(Outcome& out, bool small);
+void check_model(Outcome& out, bool small);
 void check_attend(Outcome& out, bool small);
 void check_backward(Outcome& out, bool small);
 void check_branches(Outcome& out, bool small);

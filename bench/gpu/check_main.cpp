@@ -41,7 +41,7 @@ constexpr const char* kUsage =
 
   gpu_check [--json FILE] [--small] [--only SECTION,SECTION...]
 
-  --only   of: ipc, generator, rows, summaries, gemm, attend, backward, sm90a,
+  --only   of: ipc, generator, rows, summaries, gemm, model, attend, backward, sm90a,
            sm90a_backward, cudnn, cudnn_backward, branches, programs, programs_backward,
            programs_sm90a, virtual, refusals
   --small  shapes for compute-sanitizer, which slows a kernel down a hundredfold
@@ -60,6 +60,7 @@ constexpr Section kSections[] = {
     {"rows", check_rows},
     {"summaries", check_summaries},
     {"gemm", check_gemm},
+    {"model", check_model},
     {"attend", check_attend},
     {"backward", check_backward},
     {"sm90a", check_sm90a},

@@ -15,18 +15,6 @@ struct Product {
   bool transpose_a = false, transpose_b = false;
 };
 
-DeviceBuffer normal_numbers(int64_t count, DType dtype, MemoryLedger& ledger) {
-  std::vector<float> wide;
-  std::vector<uint16_t> narrow;
-  for (int64_t i = 0; i < count; ++i) {
-    const float x = unit_normal_like(uint32_t(i) * 0x9E3779B9u);
-    dtype == DType::kFloat32 ? wide.push_back(x) : narrow.push_back(bf16_bits(x));
-  }
-  DeviceBuffer out(ledger, "matrix", count * dtype_bytes(dtype));
-  dtype == DType::kFloat32 ? void(out.upload(wide)) : void(out.upload(narrow));
-  return out;
-}
-
 // FLOP/s. Matrices are dense; c is stored as the others are, the gradient of a weight in fp32.
 double rate_of(const Product& p, DType dtype, bool quick, Json& json) {
   MemoryLedger ledger;

@@ -54,6 +54,11 @@ class Benchmark {
            if (!sm90a_ && only_rows_ == 0 && !late())
              failed_ += time_products(tokens_ / 4, quick_, points_);
          }},
+        {"model",
+         [&] {
+           if (!sm90a_ && only_rows_ == 0 && !late())
+             failed_ += time_model(tokens_ / 4, quick_, points_);
+         }},
         {"merge", [&] { each_model(&Benchmark::merge); }},
     };
     bool known = only_section_.empty();

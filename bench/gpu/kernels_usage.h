@@ -17,12 +17,14 @@ inline constexpr const char* kUsage =
   backward  The backward pass at r = 1 and 4, TFLOP/s of 10 d per visible pair. cuDNN as the library
             runs, its sums of dQ in one order ("cudnn") and in any ("cudnn any order").
   gemm      Products of a layer and of its gradients by cuBLASLt, for a quarter of the tokens.
+  model     Functions of a model's layers, loss and update, for a quarter of the tokens: GB/s of what
+            they read and write once; TFLOP/s of products whose weights are rounded in each launch.
   merge     A dilated branch folded into the output by the kernel, or by a launch of its own.
 
   --section  Only this section.
   --seconds  What the program may take (120); what it leaves out is counted.
   --quick    The main points of each section.
-  --sm90a    cuda_sm90a in every tile shape, beside cuda and cuDNN; no gemm.
+  --sm90a    cuda_sm90a in every tile shape, beside cuda and cuDNN; no gemm, no model.
   --tokens   Tokens of the tensors at r = 1 (131072); longer segments are left out.
   --rows     Only points of so many rows per segment.
   --shape    Only this tile shape of the own kernels; cuDNN stays, to compare with.

@@ -148,7 +148,8 @@ std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
 }
 
 std::string why_device_model_absent() { return ""; }
-Prepared prepare_model_task(const ModelTask& task, MemoryLedger&) {
+int64_t model_workspace_bytes(const ModelTask&) { return 0; }
+Prepared prepare_model_task(const ModelTask& task, MemoryLedger&, std::byte*) {
   std::visit([](const auto& what) { check_task(what); }, task);
   return launches([task] {
     const auto kernel = make_cpu_model_kernel();
