@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -70,8 +71,7 @@ class AmxChunk {
 
   AmxChunk(const AmxWorkspace& ws, const QueryRun& q, bool causal)
       : ws_(ws), q_(q), causal_(causal), blocks_(round_up(q.rows, kRows) / kTileSide) {
-    const double log2e = 1.4426950408889634;
-    scale_ = float(log2e / std::sqrt(double(ws.head_dim)));
+    scale_ = float(std::numbers::log2e / std::sqrt(double(ws.head_dim)));
     pack_queries(static_cast<const Storage*>(q.q), q.row_stride, q.rows, ws.head_dim, ws.q);
     std::fill_n(ws_.sums, blocks_ * sums_of_block(), 0.0f);
     std::fill_n(ws_.m, blocks_ * kTileSide, kNoMaximum);

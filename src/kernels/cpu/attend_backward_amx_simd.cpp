@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "kernels/cpu/highway_targets.h"
 
@@ -62,7 +63,11 @@ class AmxBlock {
   static constexpr int64_t kRows = kAmxBackwardTileRows;
 
   AmxBlock(const AmxBackwardWorkspace& ws, const BackwardTask& task, const AttendOptions& options)
-      : ws_(ws), task_(task), causal_(options.causal), output_scale_(options.output_scale) {}
+      : ws_(ws),
+        task_(task),
+        causal_(options.causal),
+        score_scale_(float(1.0 / std::sqrt(double(ws.head_dim)))),
+        output_scale_(options.output_scale) {}
 
   template <class>
   void begin_panel(const KeyPanel& panel) {
@@ -108,7 +113,7 @@ class AmxBlock {
     for (int64_t key = 0; key < panel.keys; ++key) {
       prefetch_gradients<Storage>(task_, panel, key + kRowsAhead, bytes);
       const int64_t at = key / kTileDepth * kTileDepth * ws_.padded + key % kTileDepth * kTileSide;
-      add_row(ws_.grad_k + at, kStrip, score_scale(),
+      add_row(ws_.grad_k + at, kStrip, score_scale_,
               task_.gradient_of(panel.k[size_t(key)], sizeof(Storage)));
       add_row(ws_.grad_v + at, kStrip, output_scale_,
               task_.gradient_of(panel.v[size_t(key)], sizeof(Storage)));
@@ -124,7 +129,7 @@ class AmxBlock {
         transpose_tiles(reinterpret_cast<uint32_t*>(sums), ws_.padded / kTileSide);
       float* const into = task_.grad_q + row * stride;
       if (row + kRowsAhead < task_.q.rows) prefetch_row(into + kRowsAhead * stride, bytes);
-      add_row(sums + row % kTileSide * kTileSide, kTileWords, score_scale(), into);
+      add_row(sums + row % kTileSide * kTileSide, kTileWords, score_scale_, into);
     }
   }
 
@@ -134,7 +139,6 @@ class AmxBlock {
   static constexpr int64_t kStrip = 2 * kTileWords;  // floats of [32][16]
 
   int64_t words_of_terms() const { return ws_.padded / kTileSide * kTile; }  // of 32 queries
-  float score_scale() const { return float(1.0 / std::sqrt(double(ws_.head_dim))); }
 
   void load_queries() {
     loaded_ = true;
@@ -148,16 +152,10 @@ class AmxBlock {
     };
     load(task_.q.q, ws_.q, ws_.q_terms);
     load(task_.grad_out, ws_.grad_out, ws_.grad_out_terms);
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    load_statistics(task_, ws_.lse, ws_.delta);
     const int64_t whole = round_up(rows, kTileDepth);
-    std::fill_n(ws_.lse, whole, kInfinity);
-    std::fill_n(ws_.delta, whole, 0.0f);
-    for (int64_t i = 0; i < rows; ++i) {
-      const float* statistics = task_.statistics + i * task_.statistics_stride;
-      const double log2e = 1.4426950408889634;
-      if (statistics[0] != -kInfinity) ws_.lse[i] = float(statistics[0] * log2e);
-      ws_.delta[i] = statistics[1];
-    }
+    std::fill(ws_.lse + rows, ws_.lse + whole, std::numeric_limits<float>::infinity());
+    std::fill(ws_.delta + rows, ws_.delta + whole, 0.0f);
     std::fill_n(ws_.grad_q, whole * ws_.padded, 0.0f);
   }
 
@@ -193,7 +191,7 @@ class AmxBlock {
     const float *const s = ws_.s + 2 * pair * kStrip, *const dp = ws_.dp + 2 * pair * kStrip;
     uint32_t *const p = ws_.p + 2 * pair * kTile, *const ds = ws_.ds + 2 * pair * kTile;
     uint32_t* const ds_terms = ws_.ds_terms + (step * kRows / kTileSide + 2 * pair) * kTile;
-    const auto scale = hn::Set(df, float(1.4426950408889634 * score_scale()));
+    const auto scale = hn::Set(df, float(std::numbers::log2e * score_scale_));
     const auto output_scale = hn::Set(df, output_scale_);
     const FloatVec lse[] = {hn::Load(df, ws_.lse + row), hn::Load(df, ws_.lse + row + kTileSide)};
     const FloatVec delta[] = {hn::Load(df, ws_.delta + row),
@@ -233,7 +231,7 @@ class AmxBlock {
   const AmxBackwardWorkspace& ws_;
   const BackwardTask& task_;
   const bool causal_;
-  const float output_scale_;
+  const float score_scale_, output_scale_;
   FirstRows first_rows_;
   bool loaded_ = false;
 };

@@ -1,7 +1,7 @@
 #include "kernels/cpu/attend_backward_simd.h"
 
 #include <cmath>
-#include <limits>
+#include <numbers>
 
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/key_panels.h"
@@ -109,16 +109,10 @@ class Block {
   template <class Storage>
   void load_queries() {
     loaded_ = true;
-    const double log2e = 1.4426950408889634;
-    const float scale = float(log2e / std::sqrt(double(ws_.head_dim)));
+    const float scale = float(std::numbers::log2e / std::sqrt(double(ws_.head_dim)));
     load_rows(static_cast<const Storage*>(task_.q.q), scale, ws_.q);
     load_rows(static_cast<const Storage*>(task_.grad_out), output_scale_, ws_.grad_out);
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    for (int64_t i = 0; i < rows_; ++i) {
-      const float* statistics = task_.statistics + i * task_.statistics_stride;
-      ws_.lse[i] = statistics[0] == -kInfinity ? kInfinity : float(statistics[0] * log2e);
-      ws_.delta[i] = statistics[1];
-    }
+    load_statistics(task_, ws_.lse, ws_.delta);
     std::fill_n(ws_.grad_q, rows_ * ws_.pitch, 0.0f);
   }
 

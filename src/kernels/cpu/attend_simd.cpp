@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "kernels/cpu/highway_targets.h"
 #include "kernels/cpu/key_panels.h"
@@ -36,8 +37,7 @@ class ChunkRows {
   template <class Storage>
   void load_queries(const Storage* q, int64_t stride) {
     const hn::CappedTag<float, 8> d8;
-    const double log2e = 1.4426950408889634;
-    const auto scale = hn::Set(d8, float(log2e / std::sqrt(double(ws_.head_dim))));
+    const auto scale = hn::Set(d8, float(std::numbers::log2e / std::sqrt(double(ws_.head_dim))));
     for (int64_t i = 0; i < rows_; ++i) {
       for (int64_t c = 0; c < ws_.head_dim; c += int64_t(hn::MaxLanes(d8))) {
         hn::StoreU(hn::Mul(scale, load_floats(d8, q + i * stride + c)), d8,

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <utility>
 
 #include "hwy/highway.h"
@@ -237,6 +238,17 @@ HWY_INLINE void prefetch_gradients(const Task& task, const KeyPanel& panel, int6
   if (key >= panel.keys) return;
   prefetch_row(task.gradient_of(panel.k[size_t(key)], sizeof(Storage)), row_bytes);
   prefetch_row(task.gradient_of(panel.v[size_t(key)], sizeof(Storage)), row_bytes);
+}
+
+// L in units of log2, and delta, of a task's rows. L = -inf counts as +inf: P = 0.
+template <class Task>
+HWY_INLINE void load_statistics(const Task& task, float* lse, float* delta) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < task.q.rows; ++i) {
+    const float* const statistics = task.statistics + i * task.statistics_stride;
+    lse[i] = statistics[0] == -kInfinity ? kInfinity : float(statistics[0] * std::numbers::log2e);
+    delta[i] = statistics[1];
+  }
 }
 
 // ---- sums over panels ----

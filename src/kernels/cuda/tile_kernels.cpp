@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 #include <optional>
 #include <utility>
 
@@ -73,7 +74,7 @@ AttendInputs attend_inputs(const DeviceAttendOptions& options) {
           .causal = options.causal,
           .merge = options.merge,
           .short_o = options.output_dtype != DType::kFloat32,
-          .scale_log2 = 1.44269504089f / std::sqrt(float(options.head_dim)),
+          .scale_log2 = std::numbers::log2e_v<float> / std::sqrt(float(options.head_dim)),
           .output_scale = options.output_scale};
 }
 
