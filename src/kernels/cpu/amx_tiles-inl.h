@@ -65,7 +65,8 @@ class TileRegisters {
 };
 
 // Tiles in memory: the pieces of a tile lie behind each other, the most significant first; `other`
-// and `step` lead to the tile beside and to the one of the next 32 terms of the sums.
+// and `step` lead to the tile beside and to the one of the next kTileDepth columns or rows that a
+// product sums over.
 struct TileOperand {
   const uint32_t* first;
   int64_t other, step;
@@ -109,7 +110,7 @@ HWY_INLINE void multiply_blocks(TileOperand a, TileOperand b, int64_t steps, flo
 
 // ---- tiles in memory ----
 
-// Numbers t and t + 16 of 32 terms of a sum share word t, in all operands.
+// Values i and i + 16 of the 32 that a product sums over share word i, in all operands.
 template <int kPieces>
 HWY_INLINE void store_pairs(FloatVec low, FloatVec high, uint32_t* to) {
   const FloatTag df;
@@ -124,7 +125,7 @@ HWY_INLINE void store_pairs(FloatVec low, FloatVec high, uint32_t* to) {
   }
 }
 
-// One piece is rounded: numbers that are all cut down would not average out. NaN stays NaN.
+// One piece is rounded: values that are all cut down would not average out. NaN stays NaN.
 template <int kPieces>
 HWY_INLINE FloatVec rounded_to(FloatVec x) {
   if constexpr (kPieces > 1) return x;
@@ -158,9 +159,9 @@ HWY_INLINE void transpose(uint32_t* tile) {
   for (int i = 0; i < kTileSide; ++i) _mm512_store_si512(tile + i * kTileSide, rows[i]);
 }
 
-// The next 16 numbers of a row of which `left` remain, then zeros.
+// The next 16 values of a row of which `left` remain, then zeros.
 template <class Storage>
-HWY_INLINE FloatVec load_numbers(const Storage* from, int64_t left) {
+HWY_INLINE FloatVec load_values(const Storage* from, int64_t left) {
   const FloatTag df;
   if (left >= kTileSide) return load_floats(df, from);
   if (left <= 0) return hn::Zero(df);
@@ -185,24 +186,24 @@ HWY_INLINE void pack_rows(const RowOf& row_of, int64_t rows, int64_t head_dim, u
       const int64_t left = i < rows ? head_dim - c : 0;
       const auto* const from = left > 0 ? row_of(i) + c : nullptr;
       store_pairs<kPieces>(
-          load_numbers(from, left),
-          load_numbers(left > kTileSide ? from + kTileSide : from, left - kTileSide),
+          load_values(from, left),
+          load_values(left > kTileSide ? from + kTileSide : from, left - kTileSide),
           tiles + i * kTileSide);
     }
 }
 
-// 32 rows, the terms of a sum, as tiles B of X: [padded / 16][pieces], `apart` words from one 16
-// columns to the next. Transposed they are tiles A of X'.
+// 32 rows, which a product sums over, as tiles B of X: [padded / 16][pieces], `stride` words from
+// 16 columns to the next. Transposed they are tiles A of X'.
 template <class RowOf>
-HWY_INLINE void pack_terms(const RowOf& row_of, int64_t rows, int64_t head_dim, uint32_t* tiles,
-                           int64_t apart) {
+HWY_INLINE void pack_columns(const RowOf& row_of, int64_t rows, int64_t head_dim, uint32_t* tiles,
+                             int64_t stride) {
   constexpr int kPieces = kPiecesOf<std::remove_cvref_t<decltype(*row_of(0))>>;
-  for (int64_t c = 0; c < round_up(head_dim, kTileDepth); c += kTileSide, tiles += apart) {
-    const auto numbers = [&](int64_t i) {
-      return i < rows ? load_numbers(row_of(i) + c, head_dim - c) : hn::Zero(FloatTag());
+  for (int64_t c = 0; c < round_up(head_dim, kTileDepth); c += kTileSide, tiles += stride) {
+    const auto values = [&](int64_t i) {
+      return i < rows ? load_values(row_of(i) + c, head_dim - c) : hn::Zero(FloatTag());
     };
     for (int64_t i = 0; i < kTileSide; ++i)
-      store_pairs<kPieces>(numbers(i), numbers(kTileSide + i), tiles + i * kTileSide);
+      store_pairs<kPieces>(values(i), values(kTileSide + i), tiles + i * kTileSide);
   }
 }
 
@@ -244,7 +245,8 @@ HWY_INLINE void pack_keys_in_columns(const PanelRows& rows, int64_t keys, int64_
                                      uint32_t* tiles) {
   constexpr int64_t kTile = kPiecesOf<Storage> * kTileWords;
   for (int64_t begin = 0; begin < keys; begin += kTileDepth, tiles += kTile) {
-    pack_terms(rows_from<Storage>(rows, begin), keys - begin, head_dim, tiles, kPanelSteps * kTile);
+    pack_columns(rows_from<Storage>(rows, begin), keys - begin, head_dim, tiles,
+                 kPanelSteps * kTile);
     for (int64_t c = 0; c < round_up(head_dim, kTileDepth); c += kTileSide)
       transpose_tiles(tiles + c / kTileSide * kPanelSteps * kTile, kPiecesOf<Storage>);
   }

@@ -19,16 +19,16 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86_64
 
-// Scratch memory of a block. Words of tiles are two numbers each.
+// Scratch memory of a block. Words of tiles are two bf16 values each.
 struct AmxBackwardWorkspace {
   int64_t head_dim, padded, pieces;
-  uint32_t *q, *grad_out;              // [kAmxBackwardRows / 16][padded / 32][pieces] tiles B
-  uint32_t *q_terms, *grad_out_terms;  // [kAmxBackwardRows / 32][padded / 16][pieces] tiles B
-  uint32_t *k, *v;                     // [kPanelKeys / 16][padded / 32][pieces] tiles A
-  uint32_t* k_columns;                 // [padded / 16][kPanelSteps][pieces] tiles A
-  uint32_t *p, *ds;                    // [kAmxBackwardTileRows / 32][2][pieces] tiles A
-  uint32_t* ds_terms;                  // [kPanelSteps][kAmxBackwardTileRows / 16][pieces] tiles B
-  float *s, *dp;           // [kAmxBackwardTileRows / 16][32][16]; s: products of terms too
+  uint32_t *q, *grad_out;                  // [kAmxBackwardRows / 16][padded / 32][pieces] tiles B
+  uint32_t *q_columns, *grad_out_columns;  // [kAmxBackwardRows / 32][padded / 16][pieces] tiles B
+  uint32_t *k, *v;                         // [kPanelKeys / 16][padded / 32][pieces] tiles A
+  uint32_t* k_columns;                     // [padded / 16][kPanelSteps][pieces] tiles A
+  uint32_t *p, *ds;                        // [kAmxBackwardTileRows / 32][2][pieces] tiles A
+  uint32_t* ds_columns;    // [kPanelSteps][kAmxBackwardTileRows / 16][pieces] tiles B
+  float *s, *dp;           // [kAmxBackwardTileRows / 16][32][16]; s: sums of gradients too
   float* grad_q;           // [kAmxBackwardRows / 16][padded][16]
   float *grad_k, *grad_v;  // [kPanelSteps][padded / 16][32][16]
   float *lse, *delta;      // [kAmxBackwardRows]; lse times log2(e)
@@ -42,11 +42,11 @@ struct AmxBackwardWorkspace {
     const auto tiles = [&](int64_t rows, int64_t columns) {
       return reinterpret_cast<uint32_t*>(scratch.take(rows * columns / 2 * pieces));
     };
-    for (uint32_t** const queries : {&q, &grad_out, &q_terms, &grad_out_terms})
+    for (uint32_t** const queries : {&q, &grad_out, &q_columns, &grad_out_columns})
       *queries = tiles(kAmxBackwardRows, padded);
     for (uint32_t** const keys : {&k, &v, &k_columns}) *keys = tiles(kPanelKeys, padded);
     for (uint32_t** const powers : {&p, &ds}) *powers = tiles(kTileDepth, kAmxBackwardTileRows);
-    ds_terms = tiles(kPanelKeys, kAmxBackwardTileRows);
+    ds_columns = tiles(kPanelKeys, kAmxBackwardTileRows);
     for (float** const scores : {&s, &dp})
       *scores = scratch.take(kTileDepth * kAmxBackwardTileRows);
     grad_q = scratch.take(kAmxBackwardRows * padded);
@@ -86,20 +86,20 @@ class AmxBlock {
     const int64_t pairs = (begin + rows - first + kTileDepth - 1) / kTileDepth;
     const int64_t steps = (keys + kTileDepth - 1) / kTileDepth;
     for (int64_t step = 0; step < steps; ++step) {
-      multiply_numbers(ws_.k, step, ws_.q, first, pairs, ws_.s);
-      multiply_numbers(ws_.v, step, ws_.grad_out, first, pairs, ws_.dp);
+      multiply_rows(ws_.k, step, ws_.q, first, pairs, ws_.s);
+      multiply_rows(ws_.v, step, ws_.grad_out, first, pairs, ws_.dp);
       for (int64_t pair = 0; pair < pairs; ++pair) {
         first_rows_.hide(step, first + pair * kTileDepth, ws_.s + 2 * pair * kStrip, kStrip);
         take_powers(step, first, pair);
       }
-      add_products(ws_.p, ws_.grad_out_terms, first, pairs, step, ws_.grad_v);
-      add_products(ws_.ds, ws_.q_terms, first, pairs, step, ws_.grad_k);
+      add_products(ws_.p, ws_.grad_out_columns, first, pairs, step, ws_.grad_v);
+      add_products(ws_.ds, ws_.q_columns, first, pairs, step, ws_.grad_k);
     }
     for (int64_t pair = 0; pair < pairs; ++pair)
       for (int64_t c = 0; c < ws_.padded; c += kTileDepth) {
         multiply_blocks<kPieces, kPieces>(
             {ws_.k_columns + c / kTileSide * kPanelSteps * kTile, kPanelSteps * kTile, kTile},
-            {ws_.ds_terms + 2 * pair * kTile, kTile, kRows / kTileSide * kTile}, steps, ws_.s,
+            {ws_.ds_columns + 2 * pair * kTile, kTile, kRows / kTileSide * kTile}, steps, ws_.s,
             kStrip);
         for (int64_t i = 0; i < 2; ++i)
           add_floats(ws_.grad_q + (first + (2 * pair + i) * kTileSide) * ws_.padded + c * kTileSide,
@@ -138,20 +138,20 @@ class AmxBlock {
   static constexpr int64_t kTile = kPieces * kTileWords;
   static constexpr int64_t kStrip = 2 * kTileWords;  // floats of [32][16]
 
-  int64_t words_of_terms() const { return ws_.padded / kTileSide * kTile; }  // of 32 queries
+  int64_t words_of_columns() const { return ws_.padded / kTileSide * kTile; }  // of 32 queries
 
   void load_queries() {
     loaded_ = true;
     const int64_t rows = task_.q.rows, stride = task_.q.row_stride;
-    const auto load = [&](const void* from, uint32_t* numbers, uint32_t* terms) {
+    const auto load = [&](const void* from, uint32_t* by_rows, uint32_t* by_columns) {
       const auto* const first = static_cast<const Storage*>(from);
-      pack_queries(first, stride, rows, ws_.head_dim, numbers);
+      pack_queries(first, stride, rows, ws_.head_dim, by_rows);
       for (int64_t begin = 0; begin < rows; begin += kTileDepth)
-        pack_terms([&](int64_t i) { return first + (begin + i) * stride; }, rows - begin,
-                   ws_.head_dim, terms + begin / kTileDepth * words_of_terms(), kTile);
+        pack_columns([&](int64_t i) { return first + (begin + i) * stride; }, rows - begin,
+                     ws_.head_dim, by_columns + begin / kTileDepth * words_of_columns(), kTile);
     };
-    load(task_.q.q, ws_.q, ws_.q_terms);
-    load(task_.grad_out, ws_.grad_out, ws_.grad_out_terms);
+    load(task_.q.q, ws_.q, ws_.q_columns);
+    load(task_.grad_out, ws_.grad_out, ws_.grad_out_columns);
     load_statistics(task_, ws_.lse, ws_.delta);
     const int64_t whole = round_up(rows, kTileDepth);
     std::fill(ws_.lse + rows, ws_.lse + whole, std::numeric_limits<float>::infinity());
@@ -159,10 +159,10 @@ class AmxBlock {
     std::fill_n(ws_.grad_q, whole * ws_.padded, 0.0f);
   }
 
-  // out[pair][2][32][16] = the numbers of 32 keys (or values) times those of pairs of 16 queries
-  // (or of dO) from `first` on.
-  HWY_INLINE void multiply_numbers(const uint32_t* keys, int64_t step, const uint32_t* queries,
-                                   int64_t first, int64_t pairs, float* out) const {
+  // out[pair][2][32][16] = rows of 32 keys (or values) times those of pairs of 16 queries (or of
+  // dO) from `first` on.
+  HWY_INLINE void multiply_rows(const uint32_t* keys, int64_t step, const uint32_t* queries,
+                                int64_t first, int64_t pairs, float* out) const {
     const int64_t words = ws_.padded / kTileDepth * kTile;  // of 16 keys or queries
     for (int64_t pair = 0; pair < pairs; ++pair)
       multiply_blocks<kPieces, kPieces>(
@@ -177,8 +177,8 @@ class AmxBlock {
     for (int64_t c = 0; c < ws_.padded; c += kTileDepth) {
       multiply_blocks<kPieces, kPieces>(
           {powers, kTile, 2 * kTile},
-          {rows + first / kTileDepth * words_of_terms() + c / kTileSide * kTile, kTile,
-           words_of_terms()},
+          {rows + first / kTileDepth * words_of_columns() + c / kTileSide * kTile, kTile,
+           words_of_columns()},
           pairs, ws_.s, kStrip);
       add_floats(sums + step * kTileDepth * ws_.padded + c * kTileDepth, ws_.s, 2 * kStrip);
     }
@@ -190,7 +190,7 @@ class AmxBlock {
     const int64_t row = first + pair * kTileDepth;
     const float *const s = ws_.s + 2 * pair * kStrip, *const dp = ws_.dp + 2 * pair * kStrip;
     uint32_t *const p = ws_.p + 2 * pair * kTile, *const ds = ws_.ds + 2 * pair * kTile;
-    uint32_t* const ds_terms = ws_.ds_terms + (step * kRows / kTileSide + 2 * pair) * kTile;
+    uint32_t* const ds_columns = ws_.ds_columns + (step * kRows / kTileSide + 2 * pair) * kTile;
     const auto scale = hn::Set(df, float(std::numbers::log2e * score_scale_));
     const auto output_scale = hn::Set(df, output_scale_);
     const FloatVec lse[] = {hn::Load(df, ws_.lse + row), hn::Load(df, ws_.lse + row + kTileSide)};
@@ -213,17 +213,17 @@ class AmxBlock {
       }
 #pragma GCC unroll 2
       for (int j = 0; j < 2; ++j)
-        store_pairs<kPieces>(gradient[0][j], gradient[1][j], ds_terms + j * kTile + at);
+        store_pairs<kPieces>(gradient[0][j], gradient[1][j], ds_columns + j * kTile + at);
     }
   }
 
-  // into += factor * sums of a row, whose next 16 numbers are `apart` floats further.
-  void add_row(const float* sums, int64_t apart, float factor, float* into) const {
+  // into += factor * sums of a row, whose next 16 values are `stride` floats further.
+  void add_row(const float* sums, int64_t stride, float factor, float* into) const {
     const auto add = [&](auto d, const float* from, float* to) {
       hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::Load(d, from), hn::LoadU(d, to)), d, to);
     };
     int64_t c = 0;
-    for (; c + kTileSide <= ws_.head_dim; c += kTileSide, sums += apart)
+    for (; c + kTileSide <= ws_.head_dim; c += kTileSide, sums += stride)
       add(FloatTag(), sums, into + c);
     if (c < ws_.head_dim) add(hn::CappedTag<float, 8>(), sums, into + c);
   }

@@ -1,7 +1,7 @@
 // Exact gradients of a block of queries and keys on one core by AMX tiles (see attend_amx_simd.h).
 //
 //   for each panel of 128 keys        K and V in tiles; K' in tiles; dK, dV in L2
-//     for each 64 queries             Q, dO by numbers and by terms, and dQ' stream from L2
+//     for each 64 queries             Q, dO by rows and by columns, and dQ' stream from L2
 //       for each 32 keys                S' = K Q';  P' = 2^(S' - L);  dP' = V dO';
 //                                       dS' = P' (dP' - delta);  dV += P' dO;  dK += dS' Q
 //       dQ' += K' dS'
