@@ -17,8 +17,9 @@ namespace {
 constexpr int kTasksAtOnce = 16;
 
 // Packs, conversions, merges, sums, statistics and resets of an op that computes, and what it does
-// of a model's layers.
-void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedger& ledger) {
+// of a model's layers, in scratch memory that all ops share.
+void prepare_rows(const BoundProgram& bound, OpId id, std::byte* scratch, Prepared& work,
+                  MemoryLedger& ledger) {
   const BoundOp& b = bound.op(size_t(id));
   const AttentionProblem& p = bound.sharded().problem;
   const int64_t element = dtype_bytes(p.dtype), d = p.head_dim;
@@ -44,7 +45,7 @@ void prepare_rows(const BoundProgram& bound, OpId id, Prepared& work, MemoryLedg
   };
   fill(b.zeros, 0.0f);
   fill(b.absent, -std::numeric_limits<float>::infinity());
-  for (const ModelTask& task : b.tasks) work.then(prepare_model_task(task, ledger));
+  for (const ModelTask& task : b.tasks) work.then(prepare_model_task(task, ledger, scratch));
 }
 
 // The messages of a send, a receive or an all-to-all, without empty ones.
@@ -95,6 +96,11 @@ void DeviceExecutor::bind(const Schedule& schedule, Rank rank) {
       std::move(memory));
   ops_.resize(bound_->program().ops.size());
   times_.resize(ops_.size());
+  int64_t scratch = 0;
+  for (size_t op = 0; op < ops_.size(); ++op)
+    for (const ModelTask& task : bound_->op(op).tasks)
+      scratch = std::max(scratch, model_workspace_bytes(task));
+  if (scratch > 0) model_scratch_ = DeviceBuffer(ledger_, kWorkspaceTag, scratch);
 }
 
 void DeviceExecutor::make_rounds() {
@@ -161,7 +167,7 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   if (!attends.empty() && !op.planned) op.work = prepare_attend(attends, op.fused.has_value());
   if (op.fused || !attends.empty()) return;  // they have no rows beside
   if (!backwards.empty()) op.work = kernel_.prepare_backward(backwards, attend_options(), ledger_);
-  prepare_rows(*bound_, id, op.work, ledger_);
+  prepare_rows(*bound_, id, model_scratch_.data(), op.work, ledger_);
 }
 
 void DeviceExecutor::open() {
@@ -195,6 +201,7 @@ std::vector<std::span<std::byte>> DeviceExecutor::poisoned() const {
   auto memory = Executor::poisoned();
   for (const DeviceOp& op : ops_)
     for (const DeviceBuffer& scratch : op.work.workspaces()) memory.push_back(scratch.bytes());
+  if (model_scratch_.size() > 0) memory.push_back(model_scratch_.bytes());
   return memory;
 }
 
