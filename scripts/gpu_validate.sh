@@ -119,7 +119,7 @@ keep() {
 # one does not need goes to those after it, and together they take no more than the time given. The build
 # may take nearly half.
 declare -A share=([build]=500
-  [check_kernels]=50 [kernels]=80 [check_sm90a]=25 [kernels_sm90a]=45 [profile]=15 [programs_sm90a]=20
+  [check_kernels]=65 [kernels]=80 [kernels_model]=20 [check_sm90a]=25 [kernels_sm90a]=45 [profile]=15 [programs_sm90a]=20
   [check_programs]=40 [check_cudnn]=30 [check_branches]=40 [lnbench_walk]=90 [lnbench_figure5]=40
   [lnbench]=25 [lnbench_backward]=25 [lnbench_ranks]=15 [check_ipc]=10 [comm]=10
   [sanitizer_attend_memcheck]=20 [sanitizer_attend_racecheck]=20 [sanitizer_rows_memcheck]=15
@@ -127,7 +127,7 @@ declare -A share=([build]=500
   [sanitizer_sm90a_backward_memcheck]=20 [sanitizer_sm90a_backward_racecheck]=20)
 # The stages of each part; all of them, where no part was asked for.
 declare -A stages_of=(
-  [1]="check_kernels check_sm90a programs_sm90a check_programs check_cudnn check_branches kernels"
+  [1]="check_kernels check_sm90a programs_sm90a check_programs check_cudnn check_branches kernels kernels_model"
   [2]="kernels_sm90a profile lnbench_walk lnbench_figure5"
   [3]="lnbench lnbench_backward lnbench_ranks check_ipc comm sanitizer_attend_memcheck sanitizer_attend_racecheck
     sanitizer_rows_memcheck sanitizer_backward_memcheck sanitizer_sm90a_memcheck sanitizer_sm90a_backward_memcheck
@@ -271,6 +271,7 @@ run_config() {  # NAME CONFIG OPTIONS...; exit 4: stopped in time, with what it 
 
 stage check_kernels $bin/gpu_check --only generator,rows,summaries,gemm,model,attend,backward --json "$out/check_kernels.json"
 stage kernels $bin/gpu_kernels_benchmark --seconds "$(plan kernels)" --json "$out/kernels.json"
+stage kernels_model $bin/gpu_kernels_benchmark --section model --seconds "$(plan kernels_model)" --json "$out/kernels_model.json"
 # The kernel that may hang where a barrier is wrong: in processes of its own, which costs its time alone.
 # One that computes something wrong is timed all the same.
 fastest=cuda
@@ -338,7 +339,7 @@ echo "${status[*]}" >"$out/stages.txt"
   say "# GPU validation: $gpu_name, $(head -1 "$out/environment.txt")"
   say "# stages (exit codes): ${status[*]}"
   for line in "${left_out[@]}"; do say "# left out: $line"; done
-  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn check_branches kernels kernels_sm90a programs_sm90a \
+  for log in check_kernels check_sm90a check_programs check_ipc check_cudnn check_branches kernels kernels_model kernels_sm90a programs_sm90a \
     lnbench lnbench_backward lnbench_ranks lnbench_figure5 comm lnbench_walk profile; do
     [ -f "$out/$log.log" ] && { say; say "## $log"; grep -v FAILED "$out/$log.log"; grep -m 10 FAILED "$out/$log.log"; }
   done

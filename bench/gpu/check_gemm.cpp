@@ -78,6 +78,8 @@ void check_gemm(Outcome& out, bool small) {
   for (Product p : shapes)
     for (const Stored& stored : all)
       for (int way = 0; way < 12; ++way) {
+        // Of large shapes what a layer has: x w, with a bias, x^T dy added, dy w^T added.
+        if (p.m > 1000 && way != 0 && way != 8 && way != 5 && way != 6) continue;
         p.transpose_a = way % 2 == 1;
         p.transpose_b = way / 2 % 2 == 1;
         p.accumulate = way / 4 == 1;

@@ -310,7 +310,8 @@ void check_model(Outcome& out, bool small) {
   if (left_out(why_device_model_absent())) return;
   // Rows that a warp has, a block, a large block; of groups of eight, or at odd addresses.
   std::vector<Shape> shapes{{70, 64}, {37, 1544}, {5, 4104}, {67, 37, 3}, {3, 1100, 5}};
-  if (!small) shapes.insert(shapes.end(), {{8192, 768, 0}, {4096, 3072, 0}, {1000, 8192, 0}});
+  if (!small)
+    shapes.insert(shapes.end(), {{20000, 64, 0}, {2048, 768, 0}, {1024, 3072, 0}, {300, 8192, 0}});
   for (const Shape& s : shapes)
     for (const DType dtype : {kNarrow, kWide}) {
       check_single_numbers(out, s, dtype);
@@ -319,18 +320,18 @@ void check_model(Outcome& out, bool small) {
     }
   std::vector<std::pair<Shape, int64_t>> embeddings{
       {{300, 40}, 256}, {{1500, 24}, 700}, {{70, 37, 3}, 11}, {{3, 1032}, 66000}};
-  if (!small) embeddings.insert(embeddings.end(), {{{16384, 768}, 256}, {{16384, 768}, 50000}});
+  if (!small) embeddings.insert(embeddings.end(), {{{40000, 256}, 256}, {{16384, 256}, 50000}});
   for (const auto& [shape, vocabulary] : embeddings)
     for (const DType dtype : {kNarrow, kWide}) check_embedding(out, shape, vocabulary, dtype);
   for (const DType dtype : {kNarrow, kWide}) {
     check_rotate(out, 37, 3, 24, 8, dtype);
     check_rotate(out, 20, 1, 256, 3, dtype);
-    if (!small) check_rotate(out, 8192, 12, 64, 0, dtype);
+    if (!small) check_rotate(out, 4096, 12, 64, 0, dtype);
   }
   check_loss(out, {37, 256});
   check_loss(out, {21, 131, 3});
   check_loss(out, {3, 2056});
-  if (!small) check_loss(out, {512, 50000, 0});
+  if (!small) check_loss(out, {128, 50000, 0});
   for (const int64_t count : {int64_t{8}, int64_t{1037}, int64_t{small ? 2048 : 1 << 20}})
     check_update(out, count);
 }

@@ -16,8 +16,10 @@ DeviceBuffer normal_numbers(int64_t count, DType dtype, MemoryLedger& ledger);
 size_t time_products(int64_t tokens, bool quick, std::vector<Json>& points);
 
 // Every function of a model's layers for `tokens` rows of the base model: GB/s, or TFLOP/s of
-// products of activations in bf16 with weights in fp32. Adds a point each; returns how many failed.
-size_t time_model(int64_t tokens, bool quick, std::vector<Json>& points);
+// products of activations in bf16 with weights in fp32. Adds a point each that is not too late;
+// returns how many failed.
+size_t time_model(int64_t tokens, bool quick, const std::function<bool()>& late,
+                  std::vector<Json>& points);
 
 // Times what a walk does with each shard beside attends, by the host's clock: inputs with their
 // digest, digests and summaries alone, NaN. Returns the number of parts that were wrong.

@@ -20,11 +20,13 @@ struct Measured {
 
 class ModelTimes {
  public:
-  ModelTimes(int64_t tokens, bool quick, std::vector<Json>& points)
+  ModelTimes(int64_t tokens, bool quick, const std::function<bool()>& late,
+             std::vector<Json>& points)
       : tokens_(tokens),
         // A vocabulary as those of GPT-2, padded; smaller where a test has few tokens.
         vocabulary_(std::min<int64_t>(50304, 16 * tokens)),
         quick_(quick),
+        late_(late),
         points_(points) {
     std::vector<int32_t> tokens_of_text, bytes_of_text;
     for (int64_t i = 0; i < tokens_; ++i) {
@@ -152,6 +154,7 @@ class ModelTimes {
   }
 
   void time(const Measured& m) {
+    if (late_()) return;
     Json json = Json().set("section", "model").set("kernel", m.name).set("tokens", tokens_);
     note_work(concat("model ", m.name));
     std::printf("%-11s %-15s", "model", m.name);
@@ -178,6 +181,7 @@ class ModelTimes {
 
   int64_t tokens_, vocabulary_;
   bool quick_;
+  const std::function<bool()>& late_;
   std::vector<Json>& points_;
   size_t failed_ = 0;
   MemoryLedger ledger_;
@@ -200,9 +204,10 @@ DeviceBuffer normal_numbers(int64_t count, DType dtype, MemoryLedger& ledger) {
   return out;
 }
 
-size_t time_model(int64_t tokens, bool quick, std::vector<Json>& points) {
+size_t time_model(int64_t tokens, bool quick, const std::function<bool()>& late,
+                  std::vector<Json>& points) {
   if (!why_device_model_absent().empty()) return 0;
-  ModelTimes times(tokens, quick, points);
+  ModelTimes times(tokens, quick, late, points);
   times.rows();
   times.embedding();
   times.update();

@@ -2,6 +2,7 @@
 // stored.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <vector>
 
 #include "core/random.h"
@@ -183,11 +184,12 @@ void run_task(const EmbedTask& task) {
 }
 
 void run_task(const EmbedBackwardTask& task) {
-  for (int64_t token = 0; token < task.grad_table.rows; ++token)
+  std::map<int32_t, std::vector<int64_t>> rows_of;  // of each token
+  for (int64_t i = 0; i < task.grad_y.rows; ++i) rows_of[task.tokens[i]].push_back(i);
+  for (const auto& [token, rows] : rows_of)
     for (int64_t j = 0; j < task.grad_y.cols; ++j) {
       double sum = value_at(task.grad_table, token, j);
-      for (int64_t i = 0; i < task.grad_y.rows; ++i)
-        if (task.tokens[i] == token) sum += value_at(task.grad_y, i, j);
+      for (const int64_t i : rows) sum += value_at(task.grad_y, i, j);
       store(task.grad_table, token, j, sum);
     }
 }
