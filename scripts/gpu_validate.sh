@@ -293,7 +293,7 @@ if [ "$compute_capability" = 9.0 ]; then
     fi
   fi
 fi
-stage check_programs $bin/gpu_check --only programs,virtual,refusals,programs_backward --json "$out/check_programs.json"
+stage check_programs $bin/gpu_check --only programs,virtual,refusals,programs_backward,programs_model --json "$out/check_programs.json"
 stage check_cudnn $bin/gpu_check --only cudnn,cudnn_backward --json "$out/check_cudnn.json"
 stage check_branches $bin/gpu_check --only branches --json "$out/check_branches.json"
 # The record, by the fastest kernel that is right: a billion tokens, shard by shard, as far as the time

@@ -35,6 +35,7 @@ void check_sm90a_backward(Outcome& out, bool small);
 void check_cudnn(Outcome& out, bool small);
 void check_cudnn_backward(Outcome& out, bool small);
 void check_programs(Outcome& out, bool small);
+void check_programs_model(Outcome& out, bool small);
 void check_programs_backward(Outcome& out, bool small);
 void check_programs_sm90a(Outcome& out, bool small);
 void check_virtual(Outcome& out, bool small);

@@ -43,7 +43,7 @@ constexpr const char* kUsage =
 
   --only   of: ipc, generator, rows, summaries, gemm, model, attend, backward, sm90a,
            sm90a_backward, cudnn, cudnn_backward, branches, programs, programs_backward,
-           programs_sm90a, virtual, refusals
+           programs_sm90a, programs_model, virtual, refusals
   --small  shapes for compute-sanitizer, which slows a kernel down a hundredfold
   --json   what was checked and how far off it was, renewed after every section
 
@@ -71,6 +71,7 @@ constexpr Section kSections[] = {
     {"programs", check_programs},
     {"programs_backward", check_programs_backward},
     {"programs_sm90a", check_programs_sm90a},
+    {"programs_model", check_programs_model},
     {"virtual", check_virtual},
     {"refusals", check_refusals},
 };
