@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "core/check.h"
 #include "schedule/collective_choice.h"
@@ -153,11 +154,16 @@ class Lowering {
     std::erase(after, -1);
     return current_.emplace_back(out_.add(std::move(what), std::move(after)));
   }
-  int64_t bytes(const SlotView& view) const {
-    return view_bytes(sharded_, out_.slots.at(size_t(view.slot)).kind, view);
+  // Layers that are the same ask for the same pieces of a branch: counts their rows once.
+  int64_t bytes(const SlotView& view) {
+    const TensorKind kind = out_.slots.at(size_t(view.slot)).kind;
+    if (view.rows.branch < 0) return view_bytes(sharded_, kind, view);
+    const auto [known, is_new] = bytes_.try_emplace(std::tuple(kind, view.rows, view.pieces), 0);
+    if (is_new) known->second = view_bytes(sharded_, kind, view);
+    return known->second;
   }
   // Looks at one piece after the other: the first one decides nearly always, and there are many.
-  bool has_rows(const SlotView& view) const {
+  bool has_rows(const SlotView& view) {
     for (int i = 0; i < view.num_pieces(); ++i)
       if (bytes(view.piece(view.first_piece() + i)) > 0) return true;
     return false;
@@ -338,6 +344,7 @@ class Lowering {
   std::vector<std::vector<OpId>> ends_;  // last ops of each op of the input
   std::vector<OpId> current_;            // last ops of the op that is being lowered
   std::map<OpId, Op> late_;              // merges of linear reduce_scatters that are still to come
+  std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_;
 };
 
 }  // namespace
