@@ -319,7 +319,7 @@ void check_model(Outcome& out, bool small) {
       if (dtype == kNarrow || s.cols <= 4096) check_norm(out, s, dtype, dtype, s.rows % 2 == 1);
     }
   std::vector<std::pair<Shape, int64_t>> embeddings{
-      {{300, 40}, 256}, {{1500, 24}, 700}, {{70, 37, 3}, 11}, {{3, 1032}, 66000}};
+      {{300, 40}, 256}, {{1500, 24}, 700}, {{70, 37, 3}, 11}, {{50, 1032}, 30}, {{60, 16}, 66000}};
   if (!small) embeddings.insert(embeddings.end(), {{{40000, 256}, 256}, {{16384, 256}, 50000}});
   for (const auto& [shape, vocabulary] : embeddings)
     for (const DType dtype : {kNarrow, kWide}) check_embedding(out, shape, vocabulary, dtype);
