@@ -243,6 +243,11 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
   TrainPlan plan{.config = sweep.config, .train = *sweep.config.train, .point = sweep.points[0]};
   const PointParams& params = plan.point.params;
   check(params.scope == Scope::kModel && params.pass == Pass::kStep, "a model trains in steps");
+  if (on_gpu(params))
+    throw UsageError(
+        path, ": run.kernel: ", params.kernel,
+        " runs on GPUs, and models train on cores\n  hint: run.kernel cpu; lnbench run "
+        "measures steps on GPUs");
   const std::string refusal =
       plan.point.status == PointStatus::kOk ? why_cannot_run(params) : plan.point.reason;
   if (!refusal.empty())
