@@ -241,7 +241,7 @@ void fields(FileObject& f, DeviceSpec& d) {
     f.object("backward_splits", [&](FileObject& splits) {
       std::set<std::string> kernels;
       for (const KernelRow& row : d.attend)
-        if (row.backward && splits.has(row.kernel, d.backward_splits.contains(row.kernel)))
+        if (splits.has(row.kernel, d.backward_splits.contains(row.kernel)))
           kernels.insert(row.kernel);
       for (const std::string& kernel : kernels) {
         BackwardSplit& split = d.backward_splits[kernel];
