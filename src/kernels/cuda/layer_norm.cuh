@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kNormThreads = 128;
 template <class View>
-constexpr int kHeldColumns = View::kWidth == 1 ? 16 : 32;  // of a thread
+constexpr int kHeldColumns = View::kWidth == 1 ? 12 : 32;  // of a thread
 template <class View>
 constexpr int kMostThreads = View::kWidth == 1 ? 256 : 512;  // of a team
 template <int kTeam>
