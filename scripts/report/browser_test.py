@@ -46,7 +46,7 @@ LOAD_S = 3.0  # until the answer and the tables are there
 SIZE_MB = 3.0  # the largest report, of 3,000 points
 PRINTED_PAGES = 12
 PAPER_PX = 703  # what a portrait page of A4 is wide, without its margins
-LOOKS = [(width, dark) for width in (1400, 420) for dark in (False, True)]
+LOOKS = [(1400, False), (420, False), (1400, True)]  # no width changes a colour, no colour a place
 # Text of a page or of its figures whose contrast with what is behind it is below 4.5: 1.
 FAINT = """(() => {
   const light = (c) => { const v = c / 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
@@ -218,7 +218,7 @@ class ReportInBrowser(unittest.TestCase):
                 with self.subTest(report=name, width=width, dark=dark):
                     self.visit_all(name, width=width, dark=dark)
                     self.expect_drawn(name)
-                    for faults in (OVERLAPS, FAINT, OUTSIDE, CUT, CELLS):
+                    for faults in (FAINT,) if dark else (OVERLAPS, FAINT, OUTSIDE, CUT, CELLS):
                         self.assertEqual(self.js(faults), [])
                     self.assertLessEqual(self.js("document.documentElement.scrollWidth"), width)
         self.visit_all("opponents", width=420)

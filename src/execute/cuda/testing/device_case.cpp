@@ -7,6 +7,7 @@
 #include "emulation/emulated_device.h"
 #include "execute/cuda/device_executor.h"
 #include "execute/gradient_check.h"
+#include "execute/testing/executor_case.h"
 #include "kernels/cuda/device_kernel.h"
 #include "schedule/accounting.h"
 #include "schedule/lower_collectives.h"
@@ -78,7 +79,7 @@ bool run_device_case(const DeviceCase& c) {
         executor.replay();
       }
     const CheckOutcome outcome = check_samples(
-        executor, choose_samples(executor.sharded(), 1 << 20), comm, 1e-5 + 1.0 / 256);
+        executor, choose_samples(executor.sharded(), kAllRows), comm, 1e-5 + 1.0 / 256, known_rows);
     EXPECT_TRUE(outcome.pass) << "rel_l2 " << outcome.rel_l2_error << " worst "
                               << outcome.max_rel_error << " lse " << outcome.max_lse_error
                               << " NaN " << outcome.nan_values;
