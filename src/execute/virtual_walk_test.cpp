@@ -224,13 +224,13 @@ Total real_ranks(const Case& c, int ranks) {
 }
 
 TEST(VirtualWalk, AnyNumberOfRanksGivesTheSame) {
-  Case c{.problem = {.seq_len = 4096,
+  Case c{.problem = {.seq_len = 2048,
                      .num_heads = 2,
                      .num_kv_heads = 2,
                      .head_dim = 64,
                      .batch = 1,
                      .dtype = DType::kBFloat16},
-         .pattern = {.branches = {{256, 1}, {1024, 4}, {4096, 16}}}};
+         .pattern = {.branches = {{128, 1}, {512, 4}, {2048, 16}}}};
   const Total one = walk(c, 1, 1);
   EXPECT_EQ(walk(c, 1, 1, 2).output, one.output);  // every bit, on more threads
   for (const int ranks : {2, 64, 128}) expect_same(one, walk(c, ranks, 1), concat("P=", ranks));

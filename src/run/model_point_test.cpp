@@ -10,7 +10,7 @@ namespace longnet {
 namespace {
 
 Point model_point(const std::string& algorithm, int ranks, Pass pass = Pass::kStep) {
-  Point point = small_point(algorithm, ranks);
+  Point point = small_point(algorithm, ranks, 128);
   PointParams& p = point.params;
   p.scope = Scope::kModel;
   p.pass = pass;
@@ -436,7 +436,7 @@ TEST(ModelPoint, WorkIsThatOfProductsAndAttention) {
   const RankAccount a = of_rank(0), b = of_rank(1);
   // Of each token 4 width^2 + 2 width ffn_width multiply-adds a layer, and the logits.
   const double width = 64, of_layer = 4 * width * width + 2 * width * 96;
-  EXPECT_EQ(a.gemm_flops + b.gemm_flops, 2 * 2 * 256 * (2 * of_layer + 61 * width));
+  EXPECT_EQ(a.gemm_flops + b.gemm_flops, 2 * 2 * 128 * (2 * of_layer + 61 * width));
   EXPECT_EQ(a.flops, a.gemm_flops + 4 * 16 * a.pairs);
   EXPECT_EQ(plan.account.max_rank_flops, std::max(a.flops, b.flops));
   EXPECT_EQ(plan.account.flops, a.flops + b.flops);
