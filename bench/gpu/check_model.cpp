@@ -266,6 +266,9 @@ void check_loss(Outcome& out, const Shape& s) {
   std::vector<int32_t> targets = tokens_of(s.rows, s.cols);
   targets[size_t(s.rows / 2)] = -1;
   Numbers logits = check.normal(s.rows, s.cols, kWide, s.gap), at = check.list(targets);
+  for (int64_t j = 0; j < 16; ++j)  // all that a thread has seen of the first row
+    if (j != targets[0]) logits.at<float>(Place::kHost)[j] = -INFINITY;
+  logits.upload();
   Numbers loss = check.list(std::vector<double>{2.5});
   check.compare(
       [&](Place p) {
@@ -274,12 +277,15 @@ void check_loss(Outcome& out, const Shape& s) {
       {{"gradients", &logits}, {"loss", &loss}});
 }
 
-void check_update(Outcome& out, int64_t count) {
-  ModelCheck check(out, concat("update of ", count, " weights"));
+// `largest`: of the gradients. The square of 2e19 has no float, that of what is left of it has.
+void check_update(Outcome& out, int64_t count, float largest = 1) {
+  ModelCheck check(out, concat("update of ", count, " weights, gradients to ", largest));
   Numbers w = check.vector(count), m = check.vector(count), v = check.vector(count),
           g = check.vector(count);
   for (int64_t i = 0; i < count; ++i) v.at<float>(Place::kHost)[i] = 1.0f / float(1 + i % 99);
   v.upload();
+  g.at<float>(Place::kHost)[0] *= largest;
+  g.upload();
   Numbers schedule = check.list(std::vector<float>{37, 0.01f}),
           squares = check.list(std::vector<double>{3, -1, 1, -1, 5, -1});
   check.compare(
@@ -304,6 +310,37 @@ void check_update(Outcome& out, int64_t count) {
       {{"sum of squares", &sum}}, 1e-12);
 }
 
+// A kernel is prepared for long rows, and for shorter ones before it is launched for the long.
+void check_prepared_before(Outcome& out) {
+  std::string why;
+  try {
+    MemoryLedger ledger;
+    std::vector<Numbers> all;
+    std::vector<Prepared> works;
+    for (const int64_t cols : {16384, 8192}) {
+      const auto next = [&](int64_t rows, DType dtype) {
+        all.push_back(Numbers::normal(rows, cols, uint32_t(all.size()), dtype, ledger));
+        return all.back().matrix(Place::kDevice);
+      };
+      const auto floats = [&] { return static_cast<float*>(next(1, kWide).data); };
+      const Matrix x = next(2, kWide), grad = next(2, kNarrow);
+      works.push_back(prepare_model_task(LayerNormBackwardTask{.x = x,
+                                                               .grad_y = grad,
+                                                               .grad_x = grad,
+                                                               .gain = floats(),
+                                                               .grad_gain = floats(),
+                                                               .grad_bias = floats()},
+                                         ledger));
+    }
+    const Stream stream;
+    for (const Prepared& work : works) work.launch(stream);
+    stream.synchronize();
+  } catch (const Error& e) {
+    why = e.what();
+  }
+  out.expect(why.empty(), concat("layer_norm_backward, prepared twice, then launched: ", why));
+}
+
 }  // namespace
 
 void check_model(Outcome& out, bool small) {
@@ -316,7 +353,8 @@ void check_model(Outcome& out, bool small) {
     for (const DType dtype : {kNarrow, kWide}) {
       check_single_numbers(out, s, dtype);
       check_norm(out, s, dtype, kNarrow, s.rows % 2 == 0);
-      if (dtype == kNarrow || s.cols <= 3072) check_norm(out, s, dtype, dtype, s.rows % 2 == 1);
+      // Number by number up to 3072 columns: bf16 to fp32, or at odd addresses.
+      check_norm(out, s, dtype, dtype, s.rows % 2 == 1);
     }
   std::vector<std::pair<Shape, int64_t>> embeddings{
       {{300, 40}, 256}, {{1500, 24}, 700}, {{70, 37, 3}, 11}, {{50, 1032}, 30}, {{60, 16}, 66000}};
@@ -334,6 +372,8 @@ void check_model(Outcome& out, bool small) {
   if (!small) check_loss(out, {128, 50000, 0});
   for (const int64_t count : {int64_t{8}, int64_t{1037}, int64_t{small ? 2048 : 1 << 20}})
     check_update(out, count);
+  check_update(out, 24, 4e19f);
+  check_prepared_before(out);
 }
 
 }  // namespace longnet::gpu

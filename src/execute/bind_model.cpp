@@ -24,7 +24,8 @@ class ModelTasks {
                               .transpose_a = op.transpose_a,
                               .transpose_b = op.transpose_b,
                               .accumulate = op.accumulate,
-                              .bias = from_.size() > 2 ? floats(from_[2]) : nullptr});
+                              .bias = from_.size() > 2 ? floats(from_[2]) : nullptr,
+                              .of_bf16 = bound_.sharded().problem.dtype == DType::kBFloat16});
   }
   void add(const CrossEntropy& op) {
     tasks_.push_back(CrossEntropyTask{.logits = into_[0],

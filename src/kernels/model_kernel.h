@@ -43,6 +43,7 @@ struct GemmTask {
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
   const float* bias = nullptr;  // [n], added to each row; null: none, as where c is added to
+  bool of_bf16 = false;         // operands in fp32 may be rounded to bf16, as a GPU's kernels do
 
   int64_t m() const { return c.rows; }
   int64_t n() const { return c.cols; }

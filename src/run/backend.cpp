@@ -194,6 +194,9 @@ class HostBackend final : public Backend {
 }  // namespace
 
 std::string GpuPlanning::why_kernel_unsupported(const PointParams& p) const {
+  const int64_t width = p.problem.num_heads * p.problem.head_dim;
+  if (has_layers(p.scope) && width > kMostNormColumns)
+    return concat("layer norm of ", width, " columns: the GPU's kernels hold ", kMostNormColumns);
   return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
 }
 

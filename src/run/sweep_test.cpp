@@ -143,6 +143,17 @@ TEST(Backend, KernelsRunOnHostOrGpu) {
   p.kernel = "cuda";
   EXPECT_NE(backend_of("cuda").why_kernel_unsupported(p), "");  // fp32
   EXPECT_EQ(backend_of("cuda").workspace_bytes(p, 2), 0);
+  p = small_point("local", 1).params;
+  p.scope = Scope::kModel;
+  p.problem.dtype = DType::kBFloat16;
+  p.kernel = "cuda";
+  p.problem.head_dim = 128;
+  p.problem.num_heads = p.problem.num_kv_heads = 128;
+  EXPECT_EQ(backend_of("cuda").why_kernel_unsupported(p), "");
+  p.problem.num_heads = p.problem.num_kv_heads = 136;
+  EXPECT_NE(backend_of("cuda").why_kernel_unsupported(p).find("layer norm of 17408 columns"),
+            std::string::npos);
+  p.problem.dtype = DType::kFloat32;
   p.kernel = "cpu_amx";
   EXPECT_FALSE(backend_of("cpu_amx").rounds_powers(p));
   p.problem.dtype = DType::kBFloat16;

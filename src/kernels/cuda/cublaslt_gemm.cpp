@@ -92,12 +92,19 @@ class Product {
     prefer(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(task_.a));
     prefer(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(task_.c));
     prefer(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(task_.c));
+    // Parts of a sum over k are added in fp32, whatever c is stored in.
+    prefer(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     int found = 0;
-    check_cublaslt(cublaslt().heuristic(handle_, desc_.get(), first_.get(), second_.get(),
-                                        result_.get(), result_.get(), made, 1, &chosen_, &found),
-                   "cublasLtMatmulAlgoGetHeuristic");
+    const cublasStatus_t status =
+        cublaslt().heuristic(handle_, desc_.get(), first_.get(), second_.get(), result_.get(),
+                             result_.get(), made, 1, &chosen_, &found);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+      found = 0;
+    else
+      check_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic");
     check(found > 0, "cuBLASLt has no algorithm for a product of ", task_.m(), " x ", task_.n(),
-          " x ", task_.k());
+          " x ", task_.k(), " from ", to_string(task_.a.dtype), " to ", to_string(task_.c.dtype));
   }
 
   GemmTask task_;

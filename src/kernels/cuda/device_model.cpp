@@ -13,11 +13,11 @@ int64_t aligned(int64_t bytes) { return ceil_div(bytes, int64_t{256}) * 256; }
 
 // ---- products: what the library takes, from what is stored ----
 
-// Operands of fp32 are rounded to bf16, but for products of fp32 alone: weights for products with
-// activations, gradients of logits or of Q and K for those of weights.
+// Operands of fp32 are rounded to bf16, but for products of fp32 alone that are no model's in bf16:
+// weights, gradients of logits, and activations where ranks that split heads sum them up.
 bool is_rounded(const GemmTask& task, const Matrix& x) {
   const auto narrow = [](const Matrix& m) { return m.dtype == DType::kBFloat16; };
-  return !narrow(x) && (narrow(task.a) || narrow(task.b) || narrow(task.c));
+  return !narrow(x) && (task.of_bf16 || narrow(task.a) || narrow(task.b) || narrow(task.c));
 }
 // A bias has to be stored as c is.
 Matrix bias_of(const GemmTask& task) {

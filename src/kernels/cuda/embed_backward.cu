@@ -270,8 +270,8 @@ void prepare_task(const EmbedBackwardTask& task, std::byte* workspace, Prepared&
     then_launch(work, at.chunks * slices, kSumThreads, 0, "launch of join_runs",
                 join_runs_kernel<Table>, table, shape, slices);
   };
-  if (fit_eights({grad, into}) && is_bf16(grad)) return sum(WideBf16(grad), WideFloats(into));
-  sum(Ones(grad), Ones(into));
+  if (!fit_eights({grad, into})) return sum(Ones(grad), Ones(into));
+  is_bf16(grad) ? sum(WideBf16(grad), WideFloats(into)) : sum(WideFloats(grad), WideFloats(into));
 }
 
 }  // namespace longnet

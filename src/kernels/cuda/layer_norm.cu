@@ -1,5 +1,6 @@
 #include <type_traits>
 
+#include "kernels/cuda/device_model.h"
 #include "kernels/cuda/layer_norm.cuh"
 
 namespace longnet {
@@ -14,23 +15,24 @@ template <int kTeam>
 using Team = std::integral_constant<int, kTeam>;
 
 // Calls launch(team, view of x, view of y) with the smallest team that holds a row. Groups of eight
-// are taken where all matrices, and the numbers of columns, allow it and y is bf16.
+// are taken where all matrices, and the numbers of columns, allow it and y is bf16, or all are fp32.
 template <class Launch>
 void for_team(const Matrix& x, const Matrix& y, const Matrix& also,
               std::initializer_list<const float*> columns, const Launch& launch) {
-  const bool wide =
-      fit_eights({x, y, also}) && is_bf16(y) && std::ranges::all_of(columns, on_16_bytes);
+  const bool wide = fit_eights({x, y, also}) && (is_bf16(y) || !is_bf16(x)) &&
+                    std::ranges::all_of(columns, on_16_bytes);
   const auto choose = [&]<class X, class Y>(X from, Y to) {
     constexpr int kHeld = kHeldColumns<X>, kMost = kMostThreads<X>;
+    static_assert(kMost * kHeld == (X::kWidth == 1 ? 3072 : kMostNormColumns));
     check(x.cols <= kMost * kHeld, "layer norm of ", x.cols, " columns: the GPU's kernels hold ",
-          kMost * kHeld,
-          wide ? "" : ", where they are no groups of eight at addresses of 16 bytes");
+          kMost * kHeld, wide ? "" : " where they go number by number");
     if (x.cols <= kWarp * kHeld) return launch(Team<kWarp>(), from, to);
     if (x.cols <= kNormThreads * kHeld) return launch(Team<kNormThreads>(), from, to);
     launch(Team<kMost>(), from, to);
   };
   if (!wide) return choose(Ones(x), Ones(y));
-  is_bf16(x) ? choose(WideBf16(x), WideBf16(y)) : choose(WideFloats(x), WideBf16(y));
+  if (is_bf16(x)) return choose(WideBf16(x), WideBf16(y));
+  is_bf16(y) ? choose(WideFloats(x), WideBf16(y)) : choose(WideFloats(x), WideFloats(y));
 }
 
 NormShape shape_of(const auto& task, const RowParts& sums = {}) {

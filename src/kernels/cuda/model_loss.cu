@@ -57,6 +57,7 @@ struct SoftmaxSum {
     float most = x[0];
 #pragma unroll
     for (int k = 1; k < kWidth; ++k) most = fmaxf(most, x[k]);
+    if (most == -INFINITY && largest == -INFINITY) return;  // their difference is no number
     if (most > largest) {
       sum *= expf(largest - most);
       largest = most;
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kTeam == kWarp ? kThreads : kTeam)
 
 // weights = kept * weights - rate * first / (sqrt(second) + epsilon), both moments uncorrected.
 struct UpdateFactors {
-  float kept, rate, epsilon, rest1, rest2;
+  float clipping, kept, rate, epsilon, rest1, rest2;
 };
 
 struct UpdateShape {
@@ -145,11 +146,12 @@ __global__ void update_factors_kernel(UpdateShape task, UpdateFactors* into) {
   const auto step = int64_t(task.schedule[0]);
   const double learning_rate = double(task.schedule[1]);
   const double root = sqrt(1 - power(task.beta2, step));
-  *into = {.kept = float(1 - learning_rate * task.decay),
+  *into = {.clipping = float(clipping),
+           .kept = float(1 - learning_rate * task.decay),
            .rate = float(learning_rate * root / (1 - power(task.beta1, step))),
            .epsilon = float(task.epsilon * root),
-           .rest1 = float((1 - task.beta1) * clipping),
-           .rest2 = float((1 - task.beta2) * clipping * clipping)};
+           .rest1 = float(1 - task.beta1),
+           .rest2 = float(1 - task.beta2)};
 }
 
 template <class View>
@@ -166,6 +168,7 @@ __global__ void __launch_bounds__(kThreads)
   const UpdateFactors f = *factors;
 #pragma unroll
   for (int k = 0; k < View::kWidth; ++k) {
+    g[k] *= f.clipping;  // before its square, which may have no float
     m[k] = fmaf(beta1, m[k], f.rest1 * g[k]);
     v[k] = fmaf(beta2, v[k], f.rest2 * (g[k] * g[k]));
     w[k] = fmaf(w[k], f.kept, -(f.rate * m[k] / (sqrtf(v[k]) + f.epsilon)));

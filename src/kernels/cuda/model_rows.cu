@@ -18,8 +18,8 @@ void prepare_copy(const Matrix& x, const int32_t* index, const Matrix& y, Prepar
     then_each_group(work, CopyRows<X, Y>{from, to, index, x.rows}, y.rows, y.cols / Y::kWidth,
                     what);
   };
-  if (fit_eights({x, y}) && !is_bf16(x) && is_bf16(y)) return copy(WideFloats(x), WideBf16(y));
-  copy(Ones(x), Ones(y));
+  if (!fit_eights({x, y}) || is_bf16(x)) return copy(Ones(x), Ones(y));
+  is_bf16(y) ? copy(WideFloats(x), WideBf16(y)) : copy(WideFloats(x), WideFloats(y));
 }
 
 // Factors at the positions first, first + step, ...; xPos counts from `centre`.
@@ -46,9 +46,9 @@ void prepare_task(const AddTask& task, std::byte*, Prepared& work) {
     then_each_group(work, Add<View>{x, y}, task.y.rows, task.y.cols / View::kWidth,
                     "launch of add");
   };
-  if (fit_eights({task.x, task.y}) && is_bf16(task.y))
-    return add(WideBf16(task.x), WideBf16(task.y));
-  add(Ones(task.x), Ones(task.y));
+  const Matrix &x = task.x, &y = task.y;
+  if (!fit_eights({x, y})) return add(Ones(x), Ones(y));
+  is_bf16(y) ? add(WideBf16(x), WideBf16(y)) : add(WideFloats(x), WideFloats(y));
 }
 
 void prepare_task(const GeluTask& task, std::byte*, Prepared& work) {

@@ -19,6 +19,13 @@ namespace {
 constexpr int kWarp = 32, kThreads = 256;
 constexpr int64_t kBlockGroups = 2048;  // groups of a block where they are independent
 
+// Of a group's first column. A matrix of weights, as one row, has more than 2^31 of them.
+template <int kWidth>
+__host__ __device__ constexpr int64_t offset_of(int64_t row, int64_t stride, int group) {
+  return row * stride + int64_t{group} * kWidth;
+}
+static_assert(offset_of<8>(1, 5, 1 << 28) == (int64_t{1} << 31) + 5);
+
 // Groups of eight columns at addresses of 16 bytes. T: float or __nv_bfloat16.
 template <class T>
 struct Eights {
@@ -30,7 +37,9 @@ struct Eights {
   int64_t stride;
 
   explicit Eights(const Matrix& m) : data(static_cast<T*>(m.data)), stride(m.stride) {}
-  __device__ T* at(int64_t row, int group) const { return data + row * stride + group * kWidth; }
+  __device__ T* at(int64_t row, int group) const {
+    return data + offset_of<kWidth>(row, stride, group);
+  }
   __device__ Raw load(int64_t row, int group) const {
     Raw raw;
     const auto* const from = reinterpret_cast<const uint4*>(at(row, group));
@@ -77,7 +86,7 @@ struct Loose {
       : data(m.data), stride(m.stride), narrow(m.dtype == DType::kBFloat16) {}
   __device__ Raw load(int64_t row, int group) const {
     Raw raw;
-    const int64_t first = row * stride + int64_t{group} * width;
+    const int64_t first = offset_of<width>(row, stride, group);
 #pragma unroll
     for (int k = 0; k < width; ++k)
       raw.x[k] = narrow ? bf16_value(static_cast<const uint16_t*>(data)[first + k])
@@ -89,7 +98,7 @@ struct Loose {
     for (int k = 0; k < width; ++k) x[k] = raw.x[k];
   }
   __device__ void store(int64_t row, int group, const float (&x)[width]) const {
-    const int64_t first = row * stride + int64_t{group} * width;
+    const int64_t first = offset_of<width>(row, stride, group);
 #pragma unroll
     for (int k = 0; k < width; ++k)
       if (narrow)
@@ -110,12 +119,12 @@ __device__ void load_group(const View& from, int64_t row, int group, float (&x)[
 template <int kWidth>
 __device__ void load_columns(const float* values, int group, float (&x)[kWidth]) {
   if constexpr (kWidth == 8) {
-    const float4 *const at = reinterpret_cast<const float4*>(values) + 2 * group, a = at[0],
-                        b = at[1];
+    const float4 *const at = reinterpret_cast<const float4*>(values + offset_of<8>(0, 0, group)),
+                        a = at[0], b = at[1];
     x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
   } else {
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) x[k] = values[int64_t{group} * kWidth + k];
+    for (int k = 0; k < kWidth; ++k) x[k] = values[offset_of<kWidth>(0, 0, group) + k];
   }
 }
 
@@ -145,11 +154,13 @@ template <class... Parameters, class... Arguments>
 void then_launch(Prepared& work, int64_t blocks, int threads, int64_t shared, Located what,
                  void (*kernel)(Parameters...), Arguments... arguments) {
   if (blocks == 0) return;
-  if (shared > 48 << 10)
-    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
-               what);
   work.then([=, grid = grid_of(blocks)](const Stream& stream) {
+    // A limit of the kernel, not of the launch: others may have set less since. It counts from 48 KiB
+    // on, of dynamic memory and what the kernel has of its own, less than 1 KiB.
+    if (const int64_t all = shared + (1 << 10); all > 48 << 10)
+      check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, int(all)),
+                 what);
     kernel<<<grid, unsigned(threads), size_t(shared), stream.handle()>>>(arguments...);
     check_cuda(cudaGetLastError(), what);
   });
