@@ -15,7 +15,8 @@ template <int kTeam>
 using Team = std::integral_constant<int, kTeam>;
 
 // Calls launch(team, view of x, view of y) with the smallest team that holds a row. Groups of eight
-// are taken where all matrices, and the numbers of columns, allow it and y is bf16, or all are fp32.
+// are taken where all matrices, and the numbers of columns, allow it and y is bf16, or all are
+// fp32.
 template <class Launch>
 void for_team(const Matrix& x, const Matrix& y, const Matrix& also,
               std::initializer_list<const float*> columns, const Launch& launch) {

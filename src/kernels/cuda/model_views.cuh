@@ -155,8 +155,8 @@ void then_launch(Prepared& work, int64_t blocks, int threads, int64_t shared, Lo
                  void (*kernel)(Parameters...), Arguments... arguments) {
   if (blocks == 0) return;
   work.then([=, grid = grid_of(blocks)](const Stream& stream) {
-    // A limit of the kernel, not of the launch: others may have set less since. It counts from 48 KiB
-    // on, of dynamic memory and what the kernel has of its own, less than 1 KiB.
+    // A limit of the kernel, not of the launch: others may have set less since. It counts from
+    // 48 KiB on, of dynamic memory and what the kernel has of its own, less than 1 KiB.
     if (const int64_t all = shared + (1 << 10); all > 48 << 10)
       check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, int(all)),
