@@ -134,7 +134,8 @@ class RankTraining {
   double held_out_bits() {
     double sum = 0;
     for (int64_t i = 0; i < plan_.train.evaluate_batches; ++i) {
-      text_.held_out_batch(i, plan_.point.params.problem.batch, batch_);
+      text_.held_out_batch(i, plan_.train.evaluate_batches, plan_.point.params.problem.batch,
+                           batch_);
       sum += trainer_.evaluate(batch_);
     }
     return sum / double(plan_.train.evaluate_batches) / std::numbers::ln2;

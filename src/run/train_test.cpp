@@ -50,14 +50,17 @@ TEST(Train, BatchesFollowFromTheStepAndLeaveOutWhatIsHeldOut) {
   EXPECT_NE(other, batch);
 }
 
-TEST(Train, HeldOutBatchesLieOneBehindAnother) {
+TEST(Train, HeldOutBatchesSpreadOverTheHeldOutText) {
   const TrainText text({counting(200), 150}, 10);
   std::vector<int32_t> batch;
-  text.held_out_batch(0, 2, batch);
+  text.held_out_batch(0, 2, 2, batch);
   EXPECT_EQ(batch[0], 150);
   EXPECT_EQ(batch[11], 160);
-  text.held_out_batch(2, 2, batch);  // four sequences fit: from the begin again
-  EXPECT_EQ(batch[0], 150);
+  text.held_out_batch(1, 2, 2, batch);
+  EXPECT_EQ(batch[0], 170);
+  EXPECT_EQ(batch[11], 180);
+  text.held_out_batch(7, 8, 1, batch);  // eight do not fit side by side
+  EXPECT_EQ(batch[10], 195);
   EXPECT_THROW(TrainText({counting(40), 20}, 20), UsageError);
   EXPECT_THROW(TrainText({counting(40), 25}, 20), UsageError);
 }

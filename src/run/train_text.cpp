@@ -106,11 +106,12 @@ void TrainText::batch_of_step(uint64_t seed, int64_t step, int64_t batch,
   }
 }
 
-void TrainText::held_out_batch(int64_t i, int64_t batch, std::vector<int32_t>& out) const {
+void TrainText::held_out_batch(int64_t i, int64_t batches, int64_t batch,
+                               std::vector<int32_t>& out) const {
   out.clear();
-  const int64_t sequences = std::max<int64_t>(1, (held_out() - 1) / seq_len_);
+  const int64_t places = held_out() - seq_len_;
   for (int64_t b = 0; b < batch; ++b)
-    append(trained_ + (i * batch + b) % sequences * seq_len_, out);
+    append(trained_ + (i * batch + b) * places / (batches * batch), out);
 }
 
 }  // namespace longnet

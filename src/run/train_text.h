@@ -19,9 +19,9 @@ class TrainText {
 
   // `batch` sequences of seq_len + 1 bytes from places that follow from seed and step alone.
   void batch_of_step(uint64_t seed, int64_t step, int64_t batch, std::vector<int32_t>& out) const;
-  // The i-th batch of the held-out part, whose sequences lie one after another, and from its begin
-  // again after its end.
-  void held_out_batch(int64_t i, int64_t batch, std::vector<int32_t>& out) const;
+  // The i-th of `batches`, whose sequences begin at even distances over the whole held-out part;
+  // they overlap where it is shorter than all of them.
+  void held_out_batch(int64_t i, int64_t batches, int64_t batch, std::vector<int32_t>& out) const;
   int64_t trained() const { return trained_; }  // bytes
   int64_t held_out() const { return int64_t(bytes_.size()) - trained_; }
 
