@@ -15,9 +15,9 @@ build = pathlib.Path(sys.argv[1])
 entries = json.loads((build / "compile_commands.json").read_text())
 
 
-def command_of(name, *, for_tests):
-    """How the build compiles a file: for devices, or for tests as uncompressed PTX alone."""
-    [entry] = [e for e in entries if e["file"].endswith(f"/{name}") and ("--no-compress" in e["command"]) == for_tests]
+def command_of(name):
+    """How the build compiles a file, and where."""
+    [entry] = [e for e in entries if e["file"].endswith(f"/{name}")]
     return entry["directory"], re.sub(r"\S*ccache ", "", entry["command"])
 
 
@@ -30,15 +30,15 @@ def said(command, folder):
 
 
 def compiled(name):
-    folder, command = command_of(name, for_tests=False)
+    folder, command = command_of(name)
     command = re.sub(r" -o \S+", "", re.sub(r"-M[DTF] \S*", "", command)).replace(" -c ", " -fatbin ")
     command = re.sub(r"\S*--generate-code=arch=compute_80\S*", "", command)
     return said(f"{command} -Xptxas -v", folder)
 
 
 def assembled(name):
-    """The build has made the PTX already."""
-    folder, command = command_of(name, for_tests=True)
+    """The build has left the PTX in its object."""
+    folder, command = command_of(name)
     [ptx] = re.findall(rb"\.version [^\0]*", (pathlib.Path(folder) / re.search(r" -o (\S+)", command)[1]).read_bytes())
     with tempfile.NamedTemporaryFile() as file:
         file.write(ptx)

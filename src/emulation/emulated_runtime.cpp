@@ -51,7 +51,7 @@ struct Module {
     const std::string_view images(reinterpret_cast<const char*>(wrapper->data),
                                   header.header_bytes + header.bytes);
     const size_t at = images.find(".version ");
-    check(at != images.npos, "no PTX, or compressed: compile with --no-compress");
+    check(at != images.npos, "no PTX, or compressed: nvcc --no-compress, an architecture with PTX");
     check(images.find(".version ", at + 1) == images.npos, "PTX of several architectures");
     kernels = longnet::load_ptx(images.substr(at, images.find('\0', at) - at));
   }
