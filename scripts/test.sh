@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs all tests: release, then the address and undefined-behaviour sanitizers, then
 # the thread sanitizer over the threads transport; then checks the sources.
-#   scripts/test.sh [release|asan|tsan|lint ...]     (default: all four; each is prepared beside the tests of the one before)
+#   scripts/test.sh [release|asan|tsan|lint ...]     (default: all four)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 parts=("$@")
@@ -51,22 +51,6 @@ prepare() {
   fi
 }
 
-# prepare_beside PART: in the background, at the lowest priority, with $prepared for its exit code.
-prepare_beside() {
-  begun=$1 prepared=0
-  set -m  # a process group, which ends with this script
-  (renice -n 19 "$BASHPID" >/dev/null; prepare "$1") >"build/$1.log" 2>&1 &
-  beside=$!
-  set +m
-}
-wait_beside() {
-  [ -n "$beside" ] || return 0
-  wait "$beside" || prepared=$?
-  beside=""
-}
-begun="" beside=""
-trap '[ -z "$beside" ] || kill -- "-$beside"' EXIT
-
 # run_tests PART OPTION...: Chromium is installed above, so a report that no browser has seen is a failure. MPI's ranks and
 # OpenMP's threads, which would poll, leave their cores to others.
 run_tests() {
@@ -81,23 +65,16 @@ pass_tests() {
   failed_tests=$(sed "s/^[0-9]*:/  $1: /" "build/$1/Testing/Temporary/LastTestsFailed.log")
   say "failed in preset $1, and run again alone if it is release:"$'\n'"$failed_tests"
   all_failed+="$failed_tests"$'\n'
-  wait_beside
   [ "$1" = release ] && run_tests "$1" --rerun-failed -j 1
 }
 
 noted=0
 take_time "packages and Python"
-for i in "${!parts[@]}"; do
-  part=${parts[i]} next=${parts[i + 1]:-}
-  if [ "$begun" = "$part" ]; then
-    wait_beside
-    cat "build/$part.log"
-  else
-    prepared=0
-    prepare "$part" || prepared=$?
-  fi
+for part in "${parts[@]}"; do
+  prepared=true
+  prepare "$part" || prepared=false
   if [ "$part" = lint ]; then take_time lint; else take_time "$part: build"; fi
-  if [ "$prepared" -ne 0 ]; then
+  if ! $prepared; then
     failed+=("$part${targets[$part]:+ (build)}")
     continue
   fi
@@ -105,8 +82,7 @@ for i in "${!parts[@]}"; do
   say "testing preset $part"
   selected=(-R "${tests[$part]}" -E "${left_out[$part]}") passed=true
   pass_tests "$part" "${selected[@]}" -L every_core || passed=false
-  # More tests than cores, and what comes next: many wait for a scheduler, a browser, a limit of time or each other.
-  [ -z "$next" ] || prepare_beside "$next"
+  # More tests than cores: many wait for a scheduler, a browser, a limit of time or each other.
   pass_tests "$part" "${selected[@]}" -LE every_core -j $((3 * $(nproc))) || passed=false
   $passed || failed+=("$part")
   take_time "$part: tests"
