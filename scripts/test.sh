@@ -14,14 +14,17 @@ install_packages "${build_packages[@]}" "${test_packages[@]}"
 say "preparing the Python environment"
 scripts/python_env.sh
 
+# Not in release: tests of rooms (core, emulation, io, json) that all run, and as they are, under the address sanitizer.
 # The thread sanitizer is for code that shares memory between ranks; the rest has no threads.
-declare -A targets=([release]="all" [asan]="all" [tsan]="comm_tests execute_tests measure_tests")
+declare -A targets=(
+  [release]="all comm_tests device_tests execute_tests kernels_tests measure_tests model_tests pattern_tests run_tests schedule_tests simulate_tests"
+  [asan]="all unit_tests" [tsan]="comm_tests execute_tests measure_tests")
 declare -A tests=([release]="." [asan]="." [tsan]="^(comm|execute|measure)\.")
 # Under the address sanitizer, which looks at rows and indices: not what is of another language, simulates or measures
 # for long, limits memory or kills processes; nor what compares numbers of code that other tests run over more shapes
 # (central differences, formulas, strata, the same bits on any threads, presets, faults of a walk).
 # (A regular expression of ctest holds ten groups.)
-left_out_asan="report_|netns|validate_|reference_results|layering|docs|python_env|kills"
+left_out_asan="report_|netns|validate_real|reference_results|layering|docs|python_env|kills"
 left_out_asan+="|command_line_(configs|simulate|calibrate|virtual|robust)"
 left_out_asan+="|kernels.AccuracyTest|kernels.Backward.*CentralDifferences|kernels.CpuBackwardTest.(LongSums|SeveralBlocks)"
 left_out_asan+="|measure.ResidentGrowth|pattern.DependencyDepth.(Irregular|OneBillion|IsTheDiameter)"
@@ -35,7 +38,7 @@ left_out_asan+="|execute.*TheReferenceKernel|execute.Stratify|execute.*Preset|ex
 left_out_tsan="measure.ResidentGrowth|execute.(Stratify|VirtualWalk|.*TheReferenceKernel|.*Preset|GradientCheck.Passes"
 left_out_tsan+="|Backward.(EveryLayout|SameBits))"
 # Damaged inputs are for the address sanitizer.
-declare -A left_out=([release]="^fuzz_" [asan]="^($left_out_asan)" [tsan]="^($left_out_tsan)")
+declare -A left_out=([release]="^(fuzz_|sample_result|validate_json)|_NOT_BUILT$" [asan]="^($left_out_asan)" [tsan]="^($left_out_tsan)")
 failed=() times=() all_failed=""
 
 # take_time WHAT: notes the seconds since the call before.

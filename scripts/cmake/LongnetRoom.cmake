@@ -70,7 +70,8 @@ function(longnet_room name)
   endif()
 
   if(tests AND NOT LONGNET_GPU_ONLY)
-    add_executable(${name}_tests ${tests})
+    add_executable(${name}_tests EXCLUDE_FROM_ALL ${tests})
+    add_dependencies(unit_tests ${name}_tests)
     target_link_libraries(${name}_tests PRIVATE $<TARGET_NAME_IF_EXISTS:longnet_${name}_testing> longnet_${name}
                           GTest::gmock_main)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
