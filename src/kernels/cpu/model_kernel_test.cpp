@@ -214,28 +214,33 @@ TEST_F(ModelKernelTest, CrossEntropyOfLargeLogits) {  // exp would overflow
   for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(logits.at(i), 0);
 }
 
+// The square of a gradient of 2e19 has no float, that of what clipping leaves of it has.
 TEST_F(ModelKernelTest, Update) {
   for (const int64_t count : {0, 1, 37, 100000})
     for (const int64_t step : {1, 1000})
-      expect_like_reference(concat(count, " weights, step ", step),
-                            [&](const Call& call) -> Outputs {
-                              Values w(1, count, 1), m(1, count, 2), v(1, count, 3), g(1, count, 4);
-                              for (int64_t i = 0; i < count; ++i)
-                                v.set(i, float(v.at(i) * v.at(i)));
-                              const float schedule[] = {float(step), 0.01f};
-                              const double squares[] = {0.9, NAN, 0.1, NAN};  // NAN: not read
-                              call.run(UpdateTask{.weights = w.floats(),
-                                                  .first_moment = m.floats(),
-                                                  .second_moment = v.floats(),
-                                                  .gradient = g.floats(),
-                                                  .count = count,
-                                                  .schedule = schedule,
-                                                  .squares = squares,
-                                                  .pieces = 2,
-                                                  .clip_norm = 0.3,
-                                                  .decay = 0.1});
-                              return {w, m, v};
-                            });
+      for (const float largest : {0.3f, 2e19f})
+        expect_like_reference(concat(count, " weights, step ", step, ", gradients to ", largest),
+                              [&](const Call& call) -> Outputs {
+                                Values w(1, count, 1), m(1, count, 2), v(1, count, 3),
+                                    g(1, count, 4);
+                                for (int64_t i = 0; i < count; ++i)
+                                  v.set(i, float(v.at(i) * v.at(i)));
+                                if (count > 0) g.set(0, largest);
+                                const float schedule[] = {float(step), 0.01f};
+                                const double squares[] = {0.9 + double(largest) * double(largest),
+                                                          NAN, 0.1, NAN};  // NAN: not read
+                                call.run(UpdateTask{.weights = w.floats(),
+                                                    .first_moment = m.floats(),
+                                                    .second_moment = v.floats(),
+                                                    .gradient = g.floats(),
+                                                    .count = count,
+                                                    .schedule = schedule,
+                                                    .squares = squares,
+                                                    .pieces = 2,
+                                                    .clip_norm = 0.3,
+                                                    .decay = 0.1});
+                                return {w, m, v};
+                              });
 }
 
 TEST_F(ModelKernelTest, SumOfSquares) {

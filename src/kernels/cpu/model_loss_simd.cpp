@@ -87,11 +87,11 @@ void update_on_target(const UpdateTask& task, double clipping) {
   const float kept = float(1 - learning_rate * task.decay);
   const float rate = float(learning_rate * root / correction1);
   const float epsilon = float(task.epsilon * root);
-  const float beta1 = float(task.beta1), rest1 = float((1 - task.beta1) * clipping);
-  const float beta2 = float(task.beta2);
-  const float rest2 = float((1 - task.beta2) * clipping * clipping);
+  const float beta1 = float(task.beta1), rest1 = float(1 - task.beta1);
+  const float beta2 = float(task.beta2), rest2 = float(1 - task.beta2);
   for_each_vector(task.count, [&](auto d, int64_t i) HWY_ATTR {
-    const auto g = hn::LoadU(d, task.gradient + i);
+    // Clipped before its square, which may have no float.
+    const auto g = hn::Mul(hn::LoadU(d, task.gradient + i), hn::Set(d, float(clipping)));
     const auto m = hn::MulAdd(hn::Set(d, beta1), hn::LoadU(d, task.first_moment + i),
                               hn::Mul(hn::Set(d, rest1), g));
     const auto v = hn::MulAdd(hn::Set(d, beta2), hn::LoadU(d, task.second_moment + i),
