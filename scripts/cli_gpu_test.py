@@ -123,6 +123,8 @@ class Gpu(Case):
             comm = p["comm"]
             self.assertEqual(comm["counted_bytes_per_rank"] + comm.get("modelled_bytes_per_rank", 0), comm["predicted_bytes_per_rank"])
             self.assertEqual(comm["closed_form_bytes_per_rank"], comm["predicted_bytes_per_rank"])
+            memory = p["memory"]  # scratch memory of products, too, but no lists of tasks
+            self.assertEqual(sum(memory["by_tag"].values()) - memory["by_tag"].get("task_lists", 0), memory["predicted_peak_bytes"])
             for phase in ("gemm_s", "row_wise_s", "attend_s"):
                 self.assertGreater(p["metrics"][phase], 0)
             self.assertLess(p["metrics"]["attention_rel_l2_error"], 4e-3)

@@ -148,17 +148,17 @@ std::unique_ptr<DeviceKernel> make_sm90a_kernel(std::string_view) {
 }
 
 std::string why_device_model_absent() { return ""; }
-int64_t model_workspace_bytes(const ModelTask&) {
-  return make_cpu_model_kernel()->workspace_bytes(1);
-}
 Prepared prepare_model_task(const ModelTask& task, MemoryLedger& ledger, std::byte* workspace) {
   std::visit([](const auto& what) { check_task(what); }, task);
   Prepared own;
   const int64_t bytes = model_workspace_bytes(task);
-  if (workspace == nullptr) workspace = own.workspace(bytes, ledger);
+  if (workspace == nullptr && bytes > 0) own.workspace(bytes, ledger);
   return launches(
       [=] {
-        make_cpu_model_kernel()->run(task, 1, {workspace, size_t(bytes)});
+        const auto kernel = make_cpu_model_kernel();
+        MemoryLedger of_cpu;
+        const TaggedBuffer scratch(of_cpu, kWorkspaceTag, kernel->workspace_bytes(1));
+        kernel->run(task, 1, scratch.bytes());
       },
       std::move(own));
 }

@@ -1,4 +1,5 @@
 // Ops of a model's layers (schedule/program.h, ModelOp) as tasks of kernels (model_kernel.h).
+#include <concepts>
 #include <vector>
 
 #include "core/check.h"
@@ -13,9 +14,10 @@ double* doubles(const Matrix& m) { return static_cast<double*>(m.data); }
 
 class ModelTasks {
  public:
-  ModelTasks(const BoundProgram& bound, std::vector<Matrix> from, std::vector<Matrix> into,
-             std::vector<ModelTask>& tasks)
-      : bound_(bound), from_(std::move(from)), into_(std::move(into)), tasks_(tasks) {}
+  ModelTasks(const ShardedProblem& sharded, Rank rank, std::vector<Matrix> from,
+             std::vector<Matrix> into)
+      : sharded_(sharded), rank_(rank), from_(std::move(from)), into_(std::move(into)) {}
+  std::vector<ModelTask> take() { return std::move(tasks_); }
 
   void add(const Gemm& op) {
     tasks_.push_back(GemmTask{.a = from_[0],
@@ -25,7 +27,7 @@ class ModelTasks {
                               .transpose_b = op.transpose_b,
                               .accumulate = op.accumulate,
                               .bias = from_.size() > 2 ? floats(from_[2]) : nullptr,
-                              .of_bf16 = bound_.sharded().problem.dtype == DType::kBFloat16});
+                              .of_bf16 = sharded_.problem.dtype == DType::kBFloat16});
   }
   void add(const CrossEntropy& op) {
     tasks_.push_back(CrossEntropyTask{.logits = into_[0],
@@ -92,7 +94,6 @@ class ModelTasks {
       }
     }
   }
-  void add(const auto&) {}
 
  private:
   // Of the matrix, a row a part; none where the op has no such matrix.
@@ -103,10 +104,10 @@ class ModelTasks {
   }
   // Rows lie by sequence, then by token of the shard.
   void rotate(const RowWise& op) {
-    const AttentionProblem& p = bound_.sharded().problem;
+    const AttentionProblem& p = sharded_.problem;
     int64_t row = 0;
     for (int64_t batch = 0; batch < p.batch; ++batch)
-      for (const TokenRange& range : bound_.shard()) {
+      for (const TokenRange& range : sharded_.layout.shard(rank_)) {
         tasks_.push_back(RotateTask{.x = into_[0].rows_from(row, range.count),
                                     .positions = range,
                                     .head_dim = p.head_dim,
@@ -118,29 +119,41 @@ class ModelTasks {
       }
   }
 
-  const BoundProgram& bound_;
+  const ShardedProblem& sharded_;
+  Rank rank_;
   std::vector<Matrix> from_, into_;
-  std::vector<ModelTask>& tasks_;
+  std::vector<ModelTask> tasks_;
 };
 
 }  // namespace
 
-void BoundProgram::bind_model(const Action& what, const ModelOp& op, BoundOp& bound) const {
+std::vector<ModelTask> model_tasks(const ShardedProblem& sharded, Rank rank,
+                                   const RankProgram& program, const Op& op,
+                                   const BoundProgram::Memory& memory) {
   const auto matrices = [&](const std::vector<MatrixView>& views) {
     std::vector<Matrix> all;
     for (const MatrixView& m : views) {
-      const Slot& slot = program_.slots[size_t(m.view.slot)];
-      const DType dtype = holds_stored(slot.kind) ? sharded_.problem.dtype : DType::kFloat32;
+      const Slot& slot = program.slots[size_t(m.view.slot)];
+      const DType dtype = holds_stored(slot.kind) ? sharded.problem.dtype : DType::kFloat32;
       const int64_t size = dtype_bytes(dtype), end = m.first + m.rows * m.cols;
       check(m.first >= 0 && end * size <= slot.bytes, "a matrix of ", m.rows, " x ", m.cols,
             " from value ", m.first, " on ends outside of slot ", m.view.slot);
       all.push_back(
-          {memory_[size_t(m.view.slot)].data() + m.first * size, m.rows, m.cols, m.cols, dtype});
+          {memory[size_t(m.view.slot)].data() + m.first * size, m.rows, m.cols, m.cols, dtype});
     }
     return all;
   };
-  ModelTasks tasks(*this, matrices(op.from), matrices(op.into), bound.tasks);
-  std::visit([&](const auto& of_kind) { tasks.add(of_kind); }, what);
+  std::vector<ModelTask> tasks;
+  std::visit(
+      [&]<class Kind>(const Kind& o) {
+        if constexpr (std::derived_from<Kind, ModelOp>) {
+          ModelTasks of_op(sharded, rank, matrices(o.from), matrices(o.into));
+          of_op.add(o);
+          tasks = of_op.take();
+        }
+      },
+      op.what);
+  return tasks;
 }
 
 }  // namespace longnet

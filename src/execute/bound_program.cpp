@@ -64,7 +64,9 @@ void BoundProgram::bind(const Op& op, BoundOp& bound) {
       [&](const AttendBackward& o) { bind_backward(o, bound); },
       [&](const Delta& o) { bind_delta(o, bound); }, [&](const Merge& o) { bind_merge(o, bound); },
       [&](const Reset& o) { bind_reset(o, bound); },
-      [&](const ModelOp& o) { bind_model(op.what, o, bound); });
+      [&](const ModelOp&) {
+        bound.tasks = model_tasks(sharded_, how_.rank, program_, op, memory_);
+      });
 }
 
 int64_t BoundProgram::list_bytes() const {

@@ -97,7 +97,6 @@ class BoundProgram {
   void bind_values_merge(const Merge& op, BoundOp& bound);
   void bind_pack(const Pack& op, BoundOp& bound);
   void bind_reset(const Reset& op, BoundOp& bound);
-  void bind_model(const Action& what, const ModelOp& op, BoundOp& bound) const;  // bind_model.cpp
   // Row `row` of a piece of gradients.
   float* row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const;
   PartialRun partial_at(const SlotView& view, const RowMap::Piece& piece,
@@ -111,5 +110,11 @@ class BoundProgram {
   MergeRule merge_rule_;
   std::vector<BoundOp> ops_;
 };
+
+// The tasks of a model's op, in the memory of the program's slots; of other ops none.
+// bind_model.cpp
+std::vector<ModelTask> model_tasks(const ShardedProblem& sharded, Rank rank,
+                                   const RankProgram& program, const Op& op,
+                                   const BoundProgram::Memory& memory);
 
 }  // namespace longnet

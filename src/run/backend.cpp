@@ -1,9 +1,11 @@
 #include "run/backend.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "core/tagged_memory.h"
 #include "core/transports.h"
+#include "execute/bound_program.h"
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cpu/machine_peak.h"
@@ -198,6 +200,24 @@ std::string GpuPlanning::why_kernel_unsupported(const PointParams& p) const {
   if (has_layers(p.scope) && width > kMostNormColumns)
     return concat("layer norm of ", width, " columns: the GPU's kernels hold ", kMostNormColumns);
   return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
+}
+
+// What a model's tasks share: that of the one that needs most. Attends of libraries take more.
+int64_t GpuPlanning::workspace_bytes(const PointParams& p, int) const {
+  if (!has_layers(p.scope)) return 0;
+  const Schedule schedule = make_schedule(p);
+  const ShardedProblem& sharded = schedule.sharded;
+  int64_t most = 0;
+  std::byte anywhere{};  // only the tasks' shapes are read
+  for (const Rank r : accounted_ranks(sharded.layout.world_size(), max_accounted(p))) {
+    const RankProgram program = schedule.program(r);
+    BoundProgram::Memory memory;
+    for (const Slot& slot : program.slots) memory.emplace_back(&anywhere, size_t(slot.bytes));
+    for (const Op& op : program.ops)
+      for (const ModelTask& task : model_tasks(sharded, r, program, op, memory))
+        most = std::max(most, model_workspace_bytes(task));
+  }
+  return most;
 }
 
 std::string GpuPlanning::why_kernel_absent(const PointParams& p) const {

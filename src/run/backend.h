@@ -128,7 +128,7 @@ class GpuPlanning : public Backend {
   bool on_gpu() const override { return true; }
   std::string why_kernel_unsupported(const PointParams& params) const override;
   std::string why_kernel_absent(const PointParams& params) const override;
-  int64_t workspace_bytes(const PointParams&, int) const override { return 0; }
+  int64_t workspace_bytes(const PointParams& params, int threads) const override;
   double fill_s_per_value() const override { return 0; }  // a GPU generates in no time
 };
 

@@ -56,7 +56,7 @@ struct PointPlan {
   Point point;                                  // status and reason filled in
   WorldAccount account{};                       // zeros where the point cannot run
   std::vector<std::string> collectives_used{};  // "all_gather: bruck"
-  int64_t workspace_bytes = 0;                  // the kernel's, per rank
+  int64_t workspace_bytes = 0;                  // the kernels', per rank
   int64_t device_limit_bytes = 0;               // that a rank on a GPU may take; 0: what there is
   int64_t check_bytes = 0;  // of a model's gradients in bf16: an fp32 run's, on the host
   double check_s = 0;       // of a model on a GPU: that run's seconds on the cores

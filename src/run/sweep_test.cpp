@@ -147,6 +147,10 @@ TEST(Backend, KernelsRunOnHostOrGpu) {
   p.scope = Scope::kModel;
   p.problem.dtype = DType::kBFloat16;
   p.kernel = "cuda";
+  // A GPU's products take 32 MiB, and what they round to bf16: of fc1 its weights and its bias.
+  const int64_t width = p.problem.num_heads * p.problem.head_dim;
+  EXPECT_EQ(backend_of("cuda").workspace_bytes(p, 1),
+            (int64_t{32} << 20) + 2 * (width + 1) * p.model.ffn_width);
   p.problem.head_dim = 128;
   p.problem.num_heads = p.problem.num_kv_heads = 128;
   EXPECT_EQ(backend_of("cuda").why_kernel_unsupported(p), "");

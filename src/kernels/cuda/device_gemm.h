@@ -7,12 +7,11 @@
 #pragma once
 #include <string>
 
+#include "kernels/cuda/model_workspace.h"
 #include "kernels/cuda/prepared.h"
 #include "kernels/model_kernel.h"
 
 namespace longnet {
-
-inline constexpr int64_t kGemmWorkspace = 32 << 20;  // bytes; what NVIDIA recommends for Hopper
 
 // Of device matrices: a and b both fp32 (products in fp32, not TF32) or both bf16, c stored as they
 // are or in fp32, and the numbers of a bias as c is; sums are fp32. The library's heuristics choose

@@ -7,7 +7,6 @@ namespace longnet {
 std::string why_device_model_absent() {
   return "this build has no GPU kernels for a model's layers: run.kernel cpu";
 }
-int64_t model_workspace_bytes(const ModelTask&) { throw UsageError(why_device_model_absent()); }
 Prepared prepare_model_task(const ModelTask&, MemoryLedger&, std::byte*) {
   throw UsageError(why_device_model_absent());
 }

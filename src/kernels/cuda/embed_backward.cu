@@ -9,14 +9,9 @@
 namespace longnet {
 namespace {
 
-constexpr int kTile = 1024, kDigits = 256, kScanThreads = 1024;  // keys of a block of the sort
+constexpr int kTile = EmbedScratch::kTile, kDigits = EmbedScratch::kDigits, kScanThreads = 1024;
 constexpr int kSumThreads = 128, kRowsAtOnce = 4, kJoinAtOnce = 8;
-constexpr int64_t kFewestOfChunk = 32, kMostOfChunk = 256, kChunks = 4096;
-
-// Tokens and their rows. A token that is no row of the table has row -1.
-struct KeyList {
-  int32_t *token, *row;
-};
+constexpr int64_t kMostOfChunk = EmbedScratch::kMostOfChunk;
 
 // What the sort reads: the task's tokens (rows null), or a list that it has made.
 struct Keys {
@@ -207,35 +202,8 @@ __global__ void __launch_bounds__(kSumThreads)
 
 // ---- the host's side ----
 
-struct Layout {
-  int64_t count, tiles, chunk, chunks;
-  KeyList lists[2];
-  uint32_t* counts;
-  float *head, *tail;
-  int64_t bytes = 0;
-
-  Layout(const EmbedBackwardTask& task, std::byte* workspace)
-      : count(task.grad_y.rows),
-        tiles(ceil_div(count, int64_t{kTile})),
-        chunk(std::clamp(ceil_div(count, kChunks), kFewestOfChunk, kMostOfChunk)),
-        chunks(ceil_div(count, chunk)) {
-    const auto take = [&](int64_t words) {
-      const int64_t at = bytes;
-      bytes += ceil_div(words * 4, int64_t{256}) * 256;
-      return workspace + at;
-    };
-    for (KeyList& list : lists) {
-      list.token = reinterpret_cast<int32_t*>(take(count));
-      list.row = reinterpret_cast<int32_t*>(take(count));
-    }
-    counts = reinterpret_cast<uint32_t*>(take(tiles * kDigits));
-    head = reinterpret_cast<float*>(take(chunks * task.grad_y.cols));
-    tail = reinterpret_cast<float*>(take(chunks * task.grad_y.cols));
-  }
-};
-
 // Returns where the sorted list is.
-KeyList prepare_sort(const EmbedBackwardTask& task, const Layout& at, Prepared& work) {
+KeyList prepare_sort(const EmbedBackwardTask& task, const EmbedScratch& at, Prepared& work) {
   Keys keys{task.tokens, nullptr, at.count, task.grad_table.rows, 0};
   KeyList sorted{};
   for (int pass = 0; pass == 0 || (task.grad_table.rows - 1) >> keys.shift > 0; ++pass) {
@@ -253,13 +221,11 @@ KeyList prepare_sort(const EmbedBackwardTask& task, const Layout& at, Prepared& 
 
 }  // namespace
 
-int64_t workspace_bytes(const EmbedBackwardTask& task) { return Layout(task, nullptr).bytes; }
-
 void prepare_task(const EmbedBackwardTask& task, std::byte* workspace, Prepared& work) {
   const Matrix &grad = task.grad_y, &into = task.grad_table;
   if (grad.rows == 0) return;
   check(grad.rows < int64_t{1} << 31, "embed_backward of ", grad.rows, " rows");
-  const Layout at(task, workspace);
+  const EmbedScratch at(task, workspace);
   const KeyList sorted = prepare_sort(task, at, work);
   const auto sum = [&]<class Rows, class Table>(Rows rows, Table table) {
     const SumShape shape{at.count, int(at.chunk), int(grad.cols / Rows::kWidth),

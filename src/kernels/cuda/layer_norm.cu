@@ -6,11 +6,6 @@
 namespace longnet {
 namespace {
 
-constexpr int64_t kPieceRows = 16, kMostPieces = 512;  // of gradients of gain and bias
-
-int64_t rows_of_piece(int64_t rows) { return std::max(kPieceRows, ceil_div(rows, kMostPieces)); }
-int pitch_of(const Matrix& x) { return int(ceil_div(x.cols, int64_t{8}) * 8); }
-
 template <int kTeam>
 using Team = std::integral_constant<int, kTeam>;
 
@@ -80,19 +75,14 @@ void prepare_task(const RowMomentsTask& task, std::byte*, Prepared& work) {
   prepare_norm({.x = task.x, .y = nowhere}, task.into, work);
 }
 
-int64_t workspace_bytes(const LayerNormBackwardTask& task) {
-  const int64_t rows = task.x.rows;
-  return ceil_div(rows, rows_of_piece(rows)) * 2 * pitch_of(task.x) * int64_t{sizeof(float)};
-}
-
 void prepare_task(const LayerNormBackwardTask& task, std::byte* workspace, Prepared& work) {
   const NormGradients to{.gain = task.gain,
                          .accumulate = task.accumulate,
-                         .piece_rows = rows_of_piece(task.x.rows),
+                         .piece_rows = rows_of_piece(task.x.rows, kNormPiece),
                          .partial = reinterpret_cast<float*>(workspace),
-                         .pitch = pitch_of(task.x)};
+                         .pitch = int(pitch_of(task.x))};
   prepare_backward(task.x, task.grad_y, task.grad_x, shape_of(task, task.sums), to, work);
-  const Matrix sums{to.partial, ceil_div(task.x.rows, to.piece_rows), task.x.cols, 2 * to.pitch,
+  const Matrix sums{to.partial, pieces_of(task.x.rows, kNormPiece), task.x.cols, 2 * to.pitch,
                     DType::kFloat32};
   prepare_sums_of_columns(sums, task.grad_gain, work);
   prepare_sums_of_columns(sums.columns_from(to.pitch, sums.cols), task.grad_bias, work);
@@ -101,9 +91,9 @@ void prepare_task(const LayerNormBackwardTask& task, std::byte* workspace, Prepa
 void prepare_task(const LayerNormSumsTask& task, std::byte*, Prepared& work) {
   const NormGradients to{.gain = task.gain,
                          .accumulate = false,
-                         .piece_rows = rows_of_piece(task.x.rows),
+                         .piece_rows = rows_of_piece(task.x.rows, kNormPiece),
                          .partial = nullptr,
-                         .pitch = pitch_of(task.x),
+                         .pitch = int(pitch_of(task.x)),
                          .sums = task.into};
   prepare_backward(task.x, task.grad_y, task.grad_y, shape_of(task), to, work);
 }

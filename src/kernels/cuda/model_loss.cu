@@ -4,8 +4,6 @@
 namespace longnet {
 namespace {
 
-constexpr int64_t kMostSums = 1024;      // partial sums of squares
-constexpr int64_t kMostLosses = 4096;    // of losses
 constexpr int kLongRow = 512;            // threads of a long row
 constexpr int64_t kShortColumns = 1024;  // of a row that a warp has
 
@@ -117,11 +115,6 @@ __global__ void __launch_bounds__(kTeam == kWarp ? kThreads : kTeam)
 
 // ---- AdamW ----
 
-// weights = kept * weights - rate * first / (sqrt(second) + epsilon), both moments uncorrected.
-struct UpdateFactors {
-  float clipping, kept, rate, epsilon, rest1, rest2;
-};
-
 struct UpdateShape {
   const float* schedule;
   const double* squares;
@@ -180,8 +173,6 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t workspace_bytes(const SumOfSquaresTask&) { return kMostSums * int64_t{sizeof(double)}; }
-
 void prepare_task(const SumOfSquaresTask& task, std::byte* workspace, Prepared& work) {
   auto* const partial = reinterpret_cast<double*>(workspace);
   const Matrix x = row_of(task.x, task.count);
@@ -195,8 +186,6 @@ void prepare_task(const SumOfSquaresTask& task, std::byte* workspace, Prepared& 
   };
   fits_eights(x) ? sum(WideFloats(x)) : sum(Ones(x));
 }
-
-int64_t workspace_bytes(const CrossEntropyTask&) { return kMostLosses * int64_t{sizeof(double)}; }
 
 void prepare_task(const CrossEntropyTask& task, std::byte* workspace, Prepared& work) {
   const Matrix& logits = task.logits;
@@ -222,8 +211,6 @@ void prepare_task(const CrossEntropyTask& task, std::byte* workspace, Prepared& 
   fits_eights(logits) ? loss(WideFloats(logits)) : loss(Ones(logits));
   then_sum_doubles(work, partial, blocks, task.loss);
 }
-
-int64_t workspace_bytes(const UpdateTask&) { return int64_t{sizeof(UpdateFactors)}; }
 
 void prepare_task(const UpdateTask& task, std::byte* workspace, Prepared& work) {
   if (task.count == 0) return;

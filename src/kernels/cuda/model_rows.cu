@@ -6,10 +6,6 @@
 namespace longnet {
 namespace {
 
-constexpr int64_t kPieceRows = 32, kMostPieces = 512;  // of a sum over rows
-
-int64_t rows_of_piece(int64_t rows) { return std::max(kPieceRows, ceil_div(rows, kMostPieces)); }
-
 void prepare_copy(const Matrix& x, const int32_t* index, const Matrix& y, Prepared& work,
                   Located what) {
   const auto copy = [&](const auto& from, const auto& to) {
@@ -98,12 +94,9 @@ void prepare_rotate(const RotateTask& task, MemoryLedger& ledger, Prepared& work
   is_bf16(task.x) ? rotate(WideBf16(task.x)) : rotate(WideFloats(task.x));
 }
 
-int64_t workspace_bytes(const AddColumnsTask& task) {
-  return ceil_div(task.x.rows, rows_of_piece(task.x.rows)) * task.x.cols * int64_t{sizeof(float)};
-}
-
 void prepare_task(const AddColumnsTask& task, std::byte* workspace, Prepared& work) {
-  const int64_t rows = task.x.rows, piece = rows_of_piece(rows), pieces = ceil_div(rows, piece);
+  const int64_t rows = task.x.rows, piece = rows_of_piece(rows, kColumnsPiece),
+                pieces = pieces_of(rows, kColumnsPiece);
   auto* const partial = reinterpret_cast<float*>(workspace);
   const auto sum = [&]<class View>(View x) {
     const int64_t groups = task.x.cols / View::kWidth;

@@ -1,6 +1,7 @@
 // Launches of each task of a model's layers, by the file that has its kernels. `workspace` is
-// workspace_bytes(task) of device memory at an address of 256 bytes.
+// model_workspace_bytes(task) of device memory at an address of 256 bytes.
 #pragma once
+#include "kernels/cuda/model_workspace.h"
 #include "kernels/cuda/prepared.h"
 #include "kernels/model_kernel.h"
 
@@ -12,7 +13,6 @@ void prepare_task(const GeluBackwardTask& task, std::byte* workspace, Prepared& 
 void prepare_task(const AddTask& task, std::byte* workspace, Prepared& work);
 void prepare_task(const EmbedTask& task, std::byte* workspace, Prepared& work);
 void prepare_task(const AddColumnsTask& task, std::byte* workspace, Prepared& work);
-int64_t workspace_bytes(const AddColumnsTask& task);
 void prepare_rotate(const RotateTask& task, MemoryLedger& ledger, Prepared& work);
 // into = x, stored in another way.
 void prepare_rounding(const Matrix& x, const Matrix& into, Prepared& work);
@@ -24,18 +24,13 @@ void prepare_task(const LayerNormTask& task, std::byte* workspace, Prepared& wor
 void prepare_task(const LayerNormBackwardTask& task, std::byte* workspace, Prepared& work);
 void prepare_task(const RowMomentsTask& task, std::byte* workspace, Prepared& work);
 void prepare_task(const LayerNormSumsTask& task, std::byte* workspace, Prepared& work);
-int64_t workspace_bytes(const LayerNormBackwardTask& task);
 
 // model_loss.cu
 void prepare_task(const CrossEntropyTask& task, std::byte* workspace, Prepared& work);
 void prepare_task(const UpdateTask& task, std::byte* workspace, Prepared& work);
 void prepare_task(const SumOfSquaresTask& task, std::byte* workspace, Prepared& work);
-int64_t workspace_bytes(const CrossEntropyTask& task);
-int64_t workspace_bytes(const UpdateTask& task);
-int64_t workspace_bytes(const SumOfSquaresTask& task);
 
 // embed_backward.cu
 void prepare_task(const EmbedBackwardTask& task, std::byte* workspace, Prepared& work);
-int64_t workspace_bytes(const EmbedBackwardTask& task);
 
 }  // namespace longnet
