@@ -123,7 +123,7 @@ void parse_one_gpu_file(const std::string& text, const ClusterSpec& base, const 
   const std::string path = scratch.put("gpu.json", text);
   const bool link = text.find("lnbench comm") != std::string::npos;
   const std::string written = cluster_to_json(link ? with_measured_link(base, path)
-                                                   : with_measured_attention(base, path, "cuda"));
+                                                   : with_measured_kernels(base, path, "cuda"));
   require_same(written, cluster_to_json(parse_cluster(written, "fuzz.json")));
 }
 

@@ -5,6 +5,7 @@
 #include "gpu/kernels_gemm.h"
 #include "kernels/cuda/device_model.h"
 #include "kernels/cuda/rows.h"
+#include "schedule/program.h"
 
 namespace longnet::gpu {
 namespace {
@@ -17,6 +18,31 @@ struct Measured {
   ModelTask task;
   double bytes = 0, flops = 0;  // of one launch: what is read and written once; else its FLOP
 };
+
+// What the simulator prices by the task's speed.
+std::string_view op_of(const ModelTask& task) {
+  using F = RowFunction;
+  const auto name = [](F function) { return to_string(function); };
+  return std::visit(
+      Overload{[](const GemmTask&) { return std::string_view("gemm"); },
+               [](const CrossEntropyTask&) { return std::string_view("cross_entropy"); },
+               [](const UpdateTask&) { return std::string_view("update"); },
+               [&](const EmbedTask&) { return name(F::kEmbed); },
+               [&](const EmbedBackwardTask&) { return name(F::kEmbedBackward); },
+               [&](const LayerNormTask&) { return name(F::kLayerNorm); },
+               [&](const LayerNormBackwardTask&) { return name(F::kLayerNormBackward); },
+               [&](const RowMomentsTask&) { return name(F::kRowMoments); },
+               [&](const LayerNormSumsTask&) { return name(F::kLayerNormSums); },
+               [&](const GeluTask&) { return name(F::kGelu); },
+               [&](const GeluBackwardTask&) { return name(F::kGeluBackward); },
+               [&](const RotateTask& t) {
+                 return name(t.inverse_angle ? F::kRotateBackward : F::kRotate);
+               },
+               [&](const AddTask&) { return name(F::kAdd); },
+               [&](const AddColumnsTask&) { return name(F::kAddColumns); },
+               [&](const SumOfSquaresTask&) { return name(F::kSumOfSquares); }},
+      task);
+}
 
 class ModelTimes {
  public:
@@ -65,8 +91,13 @@ class ModelTimes {
     time({"norm backward", norm_backward(small_x, small_grad, small_y), 6 * width});
     time({"norm bwd of O", norm_backward(o, small_grad, small_y), 8 * width});
     time({"norm bwd 4 D", norm_backward(x, grad, y), 6 * ffn});
-    time({"rotate", RotateTask{.x = small_x, .positions = {0, 1, tokens_}, .head_dim = kHeadDim},
-          4 * width});
+    for (const bool backward : {false, true})
+      time({backward ? "rotate backward" : "rotate",
+            RotateTask{.x = small_x,
+                       .positions = {0, 1, tokens_},
+                       .head_dim = kHeadDim,
+                       .inverse_angle = backward},
+            4 * width});
   }
 
   void embedding() {
@@ -155,7 +186,11 @@ class ModelTimes {
 
   void time(const Measured& m) {
     if (late_()) return;
-    Json json = Json().set("section", "model").set("kernel", m.name).set("tokens", tokens_);
+    Json json = Json()
+                    .set("section", "model")
+                    .set("kernel", m.name)
+                    .set("op", op_of(m.task))
+                    .set("tokens", tokens_);
     note_work(concat("model ", m.name));
     std::printf("%-11s %-15s", "model", m.name);
     try {
@@ -167,7 +202,8 @@ class ModelTimes {
       const double rate = (m.flops > 0 ? m.flops : m.bytes) / timing.median_s;
       std::printf(m.flops > 0 ? " %9.1f TFLOP/s\n" : " %9.1f GB/s\n",
                   rate * (m.flops > 0 ? 1e-12 : 1e-9));
-      json.set(m.flops > 0 ? "flops_per_s" : "bytes_per_s", rate)
+      json.set(m.flops > 0 ? "flops" : "bytes", m.flops > 0 ? m.flops : m.bytes)
+          .set(m.flops > 0 ? "flops_per_s" : "bytes_per_s", rate)
           .set("scratch_bytes", scratch.peak_bytes())
           .set("timing", timing_json(timing));
     } catch (const std::exception& e) {

@@ -50,7 +50,7 @@ int calibrate_from_files(const Options& options, const std::filesystem::path& fi
     throw UsageError("--cluster: what has to go into it? Add --gpu-kernels or --gpu-comm");
   ClusterSpec cluster = load_cluster(find_shipped("clusters", options.cluster));
   if (!options.gpu_kernels.empty())
-    cluster = with_measured_attention(std::move(cluster), options.gpu_kernels, options.gpu_kernel);
+    cluster = with_measured_kernels(std::move(cluster), options.gpu_kernels, options.gpu_kernel);
   if (!options.gpu_comm.empty()) cluster = with_measured_link(std::move(cluster), options.gpu_comm);
   cluster.name = file.stem().string();
   write_cluster(file, cluster);

@@ -177,11 +177,11 @@ ClusterSpec to_cluster(const Calibration& calibration, const World& world, const
 
 // `base` with the figures of `file`, what gpu_kernels_benchmark --json wrote, for `kernel` ("cuda",
 // "cudnn"), which becomes the cluster's: dense attention in bf16. Published rows of that kernel
-// give way where a head_dim and mask were measured; others stay. So does the speed of products,
-// where the file has some of their type. Throws UsageError when the file
-// holds no such figures.
-ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
-                                    const std::string& kernel);
+// give way where a head_dim and mask were measured; others stay. The speed of products gives way
+// where the file has some of their type, and so do those of a model's other ops, which a file may
+// have alone. Throws UsageError when the file holds no such figures.
+ClusterSpec with_measured_kernels(ClusterSpec base, const std::string& file,
+                                  const std::string& kernel);
 
 // `base` with the link between ranks 0 and 1 of `file`, what `lnbench comm --transport ... --json`
 // wrote of GPUs: fitted to messages in both directions at once, as rings use links. On one host it

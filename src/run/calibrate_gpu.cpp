@@ -1,5 +1,5 @@
-// Takes measured rows of a GPU's kernel, and times of messages between GPUs, from result files into
-// a cluster (calibrate.h). Needs no GPU.
+// Takes measured rows of a GPU's kernels, and times of messages between GPUs, from result files
+// into a cluster (calibrate.h). Needs no GPU.
 #include <algorithm>
 #include <set>
 
@@ -55,29 +55,53 @@ void take_own_kernel(ClusterSpec& c, const std::string& kernel,
         KernelSplit::kBoth, "this suite: src/kernels/cuda/backward_plan.h, query_tiles, key_tiles"};
 }
 
-// FLOP/s of the file's products, all of one type together.
-std::map<DType, Quantity> read_products(const JsonNode& root, const std::string& device) {
-  std::map<DType, std::pair<double, double>> sums;  // FLOP, seconds
+// Bytes or FLOPs of some rows, and the seconds that they took.
+struct Moved {
+  double amount = 0, seconds = 0;
+  void add(double more, double rate) {
+    if (!(more > 0 && rate > 0)) return;
+    amount += more, seconds += more / rate;
+  }
+};
+
+// Speeds of a model's products, row-wise functions, loss and update, all rows of each together.
+// Products in bf16 are those of section model where it was measured, which round their weights as a
+// step does, else those of section gemm. Returns whether the file has any.
+bool take_model(DeviceSpec& d, const JsonNode& root, const std::string& device) {
+  std::map<DType, Moved> products;
+  std::map<std::string, Moved> ops;
   const JsonNode* points = root.find("points");
   for (const JsonNode& p : points ? points->items : std::vector<JsonNode>{}) {
-    const double rate = p.real("flops_per_s");
-    const double of_point = 2.0 * p.real("m") * p.real("n") * p.real("k");
-    if (p.text("section") != "gemm" || !(rate > 0) || !(of_point > 0)) continue;
-    auto& [flops, seconds] = sums[parse_enum<DType>(p.text("dtype"))];
-    flops += of_point;
-    seconds += of_point / rate;
+    const double flops_per_s = p.real("flops_per_s");
+    if (p.text("section") == "gemm" && flops_per_s > 0)
+      products[parse_enum<DType>(p.text("dtype"))].add(
+          2.0 * p.real("m") * p.real("n") * p.real("k"), flops_per_s);
+    if (p.text("section") != "model") continue;
+    ops[p.text("op")].add(p.real("bytes"), p.real("bytes_per_s"));
+    ops[p.text("op")].add(p.real("flops"), flops_per_s);
   }
-  std::map<DType, Quantity> out;
-  for (const auto& [dtype, sum] : sums)
-    out[dtype] = {sum.first / sum.second,
-                  concat("measured on ", device, " by gpu_kernels_benchmark, cuBLASLt")};
-  return out;
+  bool any = false;
+  const auto take = [&](const Moved& moved, std::string_view section, Quantity& into) {
+    if (moved.seconds == 0) return;
+    any = true;
+    into = {moved.amount / moved.seconds,
+            concat("measured on ", device, " by gpu_kernels_benchmark, section ", section)};
+  };
+  for (const auto& [dtype, moved] : products)
+    if (moved.seconds > 0) take(moved, "gemm, cuBLASLt", d.gemm_flops[dtype]);
+  if (ops["gemm"].seconds > 0) take(ops["gemm"], "model, cuBLASLt", d.gemm_flops[DType::kBFloat16]);
+  for (const RowFunction function : enum_values<RowFunction>())
+    if (const Moved& moved = ops[std::string(to_string(function))]; moved.seconds > 0)
+      take(moved, "model", d.row_wise_bytes_per_s[function]);
+  take(ops["cross_entropy"], "model", d.cross_entropy_bytes_per_s);
+  take(ops["update"], "model", d.update_bytes_per_s);
+  return any;
 }
 
 }  // namespace
 
-ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
-                                    const std::string& kernel) {
+ClusterSpec with_measured_kernels(ClusterSpec base, const std::string& file,
+                                  const std::string& kernel) {
   const JsonNode root = parse_json(read_file_text(file, "is it a folder of results?"), file);
   if (!root.is_object() || root.text("program") != "gpu_kernels_benchmark")
     throw UsageError(file, ": these are no figures of kernels\n",
@@ -85,6 +109,11 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
   const JsonNode* described = root.find("device");
   const std::string device = described ? described->text("name") : "a GPU without a name";
   const Measured measured = read_rows(root, kernel, device);
+  const bool of_model = take_model(base.device, root, device);
+  if (measured.rows.empty() && of_model && measured.kernels.empty()) {
+    base.description += concat("; speed of models' ops measured on ", device);
+    return base;
+  }
   if (measured.rows.empty()) {
     const std::string known = join(measured.kernels, ", ");
     throw UsageError(file, ": no measured speed of kernel '", kernel, "'\n  hint: ",
@@ -98,8 +127,6 @@ ClusterSpec with_measured_attention(ClusterSpec base, const std::string& file,
   });
   base.device.attend.insert(base.device.attend.end(), measured.rows.begin(), measured.rows.end());
   if (kernel.starts_with("cuda")) take_own_kernel(base, kernel, measured.rows);
-  for (const auto& [dtype, speed] : read_products(root, device))
-    base.device.gemm_flops[dtype] = speed;
   base.device.kernel = kernel;
   base.description += concat("; speed of attention measured on ", device, " with kernel ", kernel);
   return base;

@@ -8,7 +8,9 @@
 
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
+#include "run/testing/points.h"
 #include "run/world.h"
+#include "simulate/cost_model.h"
 
 namespace longnet {
 namespace {
@@ -176,7 +178,7 @@ TEST(Calibrate, MeasuredAttentionReplacesPublishedRows) {
                 "dilation_rate": 4, "flops_per_s": 1},
                {"section": "other", "kernel": "cuda", "rows": 1, "head_dim": 64,
                 "flops_per_s": 1}]})");
-  const ClusterSpec now = with_measured_attention(h100(), file.path(), "cuda");
+  const ClusterSpec now = with_measured_kernels(h100(), file.path(), "cuda");
   int rows = 0;
   for (const KernelRow& row : now.device.attend)
     if (row.kernel == now.device.kernel && row.head_dim == 64 && !row.causal) {
@@ -191,8 +193,40 @@ TEST(Calibrate, MeasuredAttentionReplacesPublishedRows) {
   EXPECT_EQ(cluster_to_json(parse_cluster(cluster_to_json(now), "again")), cluster_to_json(now));
   EXPECT_EQ(now.device.attend.size(), h100().device.attend.size() + 2);
   EXPECT_NE(now.description.find("GPU X"), std::string::npos);
-  EXPECT_THROW(with_measured_attention(h100(), file.path(), "cudnn"), UsageError);
+  EXPECT_THROW(with_measured_kernels(h100(), file.path(), "cudnn"), UsageError);
   EXPECT_THROW(with_measured_link(h100(), file.path()), UsageError);
+}
+
+// All rows of an op together. Products as a step has them go before plain ones, of their type.
+TEST(Calibrate, MeasuredOpsOfModelsArePricedByTheSimulator) {
+  const TemporaryFile file(R"({"program": "gpu_kernels_benchmark", "device": {"name": "GPU X"},
+    "points": [{"section": "gemm", "dtype": "bf16", "m": 10, "n": 10, "k": 5, "flops_per_s": 1e3},
+               {"section": "gemm", "dtype": "fp32", "m": 10, "n": 10, "k": 5, "flops_per_s": 5e2},
+               {"section": "model", "op": "gemm", "flops": 6e12, "flops_per_s": 6e14},
+               {"section": "model", "op": "gemm", "flops": 2e12, "flops_per_s": 1e14},
+               {"section": "model", "op": "gemm", "flops": 2e12, "status": "error"},
+               {"section": "model", "op": "layer_norm", "bytes": 3e9, "bytes_per_s": 3e12},
+               {"section": "model", "op": "layer_norm", "bytes": 1e9, "bytes_per_s": 1e12},
+               {"section": "model", "op": "rotate_backward", "bytes": 1, "bytes_per_s": 5e11},
+               {"section": "model", "op": "cross_entropy", "bytes": 1, "bytes_per_s": 7e11},
+               {"section": "model", "op": "update", "bytes": 1, "bytes_per_s": 9e11}]})");
+  const ClusterSpec now = with_measured_kernels(h100(), file.path(), "cuda");
+  EXPECT_NEAR(now.device.gemm_flops.at(DType::kBFloat16).value, 8e12 / 0.03, 1e3);
+  EXPECT_NEAR(now.device.gemm_flops.at(DType::kFloat32).value, 500, 1e-9);
+  ASSERT_EQ(now.device.row_wise_bytes_per_s.size(), 2u);
+  EXPECT_NEAR(now.device.row_wise_bytes_per_s.at(RowFunction::kLayerNorm).value, 2e12, 1);
+  EXPECT_EQ(now.device.row_wise_bytes_per_s.at(RowFunction::kRotateBackward).value, 5e11);
+  EXPECT_EQ(now.device.cross_entropy_bytes_per_s.value, 7e11);
+  EXPECT_EQ(now.device.update_bytes_per_s.value, 9e11);
+  // Without rows of attention the cluster keeps its kernel's.
+  EXPECT_EQ(now.device.kernel, h100().device.kernel);
+  EXPECT_EQ(now.device.attend.size(), h100().device.attend.size());
+  EXPECT_EQ(cluster_to_json(parse_cluster(cluster_to_json(now), "again")), cluster_to_json(now));
+  PointParams p = small_point("ring", 1).params;
+  p.problem.dtype = DType::kBFloat16;
+  const CostModel model(now, sharded_problem(p));
+  EXPECT_NEAR(model.row_wise_s(RowFunction::kLayerNorm, 2000000000),
+              now.device.launch_s.value + 1e-3, 1e-9);
 }
 
 TEST(Calibrate, AMeasuredLinkIsThatOfItsHosts) {
