@@ -17,6 +17,8 @@ namespace longnet::gpu {
 namespace {
 
 struct Step {
+  const AlgorithmInfo& algorithm;
+  int ranks;
   ModelShape shape{.layers = 2, .ffn_width = 96, .vocabulary = 61};
   AttentionProblem problem{.seq_len = 96,
                            .num_heads = 2,
@@ -25,14 +27,16 @@ struct Step {
                            .batch = 1,
                            .dtype = DType::kBFloat16,
                            .causal = true};
-  DilatedPattern pattern{.branches = {{24, 1}, {96, 2}}};
-  int ranks;
+  DilatedPattern pattern = algorithm.pattern == PatternKind::kDense ? dense_pattern(problem.seq_len)
+                           : algorithm.pattern == PatternKind::kSparse
+                               ? sparse_pattern(24, 12)
+                               : DilatedPattern{.branches = {{24, 1}, {96, 2}}};
 
+  ShardedProblem sharded() const { return {problem, pattern, {problem.seq_len, ranks}}; }
   Schedule schedule() const {
-    const ShardedProblem s{problem, pattern, {problem.seq_len, ranks}};
-    const AlgorithmInfo& dilated = find_algorithm("dilated");
-    return lower_collectives(training_step(shape, make_schedule(dilated, s, Pass::kForward),
-                                           make_schedule(dilated, s, Pass::kBackward), {}),
+    const ShardedProblem s = sharded();
+    return lower_collectives(training_step(shape, make_schedule(algorithm, s, Pass::kForward),
+                                           make_schedule(algorithm, s, Pass::kBackward), {}),
                              {});
   }
   std::vector<int32_t> tokens() const {
@@ -100,17 +104,18 @@ std::string why_wrong(const Step& step, const ModelMemory& memory, std::vector<f
   return why;
 }
 
-void run_step(const std::string& kernel_name, int ranks, Outcome& out) {
-  const Step step{.ranks = ranks};
+void run_step(const Step& step, const std::string& kernel_name, Outcome& out) {
   const Schedule schedule = step.schedule();
-  const std::string name = concat("a step of a model, ", kernel_name, " on ", ranks, " ranks:");
+  const std::string name = concat("a step of a model, ", step.algorithm.name, " by ", kernel_name,
+                                  " on ", step.ranks, " ranks:");
   note_work(name);
   std::string failure;
   double worst = 0;
   try {
-    run_on_threads(ranks, [&](Communicator& comm) {
+    run_on_threads(step.ranks, [&](Communicator& comm) {
       use_device(device_of_rank(comm));
-      const auto kernel = make_device_kernel(kernel_name);
+      const auto kernel =
+          kernel_name == "cuda_sm90a" ? make_sm90a_kernel() : make_device_kernel(kernel_name);
       const auto transport = make_device_transport("cuda_ipc", comm);
       MemoryLedger ledger;
       DeviceExecutor executor(schedule, comm.rank(), *kernel, transport.get(), {}, ledger);
@@ -136,10 +141,17 @@ void run_step(const std::string& kernel_name, int ranks, Outcome& out) {
 
 void check_programs_model(Outcome& out, bool small) {
   if (left_out(why_device_model_absent())) return;
-  for (const int ranks : {1, 2, 3})
-    if (!small || ranks == 2) run_step("cuda", ranks, out);
-  if (!small && left_out(why_device_kernel_absent("cudnn"))) return;
-  if (!small) run_step("cudnn", 2, out);
+  for (const AlgorithmInfo& algorithm : algorithms())
+    for (const int ranks : {1, 2, 3, 4}) {
+      if (small && ranks != (algorithm.one_rank_only ? 1 : 2)) continue;
+      Step step{algorithm, ranks};
+      if (small && algorithm.name != "dilated") step.shape.layers = 1;
+      if (why_no_program(algorithm, step.sharded(), Pass::kForwardBackward).empty())
+        run_step(step, "cuda", out);
+    }
+  const Step dilated{find_algorithm("dilated"), 2};
+  if (!left_out(why_sm90a_absent())) run_step(dilated, "cuda_sm90a", out);
+  if (!small && !left_out(why_device_kernel_absent("cudnn"))) run_step(dilated, "cudnn", out);
 }
 
 }  // namespace longnet::gpu

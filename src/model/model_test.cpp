@@ -136,8 +136,10 @@ double distance(std::span<const float> a, std::span<const float> b) {
 }
 
 TEST(Model, GradientsAreThoseOfTheDefinition) {
-  for (const Positions positions : {Positions::kNone, Positions::kRotary, Positions::kXpos}) {
-    ModelCase c{.ranks = 2};
+  for (const auto& [algorithm, positions] :
+       {std::pair("dilated", Positions::kNone), std::pair("dilated", Positions::kRotary),
+        std::pair("dilated", Positions::kXpos), std::pair("sparse", Positions::kXpos)}) {
+    ModelCase c{.algorithm = algorithm, .ranks = 2};
     c.shape.positions = positions;
     const Trained trained = train(c, 1);
     const Parameters parameters(c.shape, c.problem);
@@ -159,7 +161,8 @@ TEST(Model, GradientsAreThoseOfTheDefinition) {
         const double below = loss();
         weights[at] = before;
         EXPECT_NEAR(trained.gradients[at], (above - below) / (2 * step), 2e-6)
-            << p.name << " " << at - size_t(p.first) << ", positions " << to_string(positions);
+            << algorithm << ", " << p.name << " " << at - size_t(p.first) << ", positions "
+            << to_string(positions);
       }
   }
 }

@@ -75,6 +75,13 @@ class Definition {
     }
     return x;
   }
+  // Whether query t of head h sees key s but for the mask: of its segment, or, of a branch with c
+  // summary tokens, the c of each other segment that lie h blocks of c before its end.
+  static bool sees(const DilatedBranch& branch, int64_t h, int64_t t, int64_t s) {
+    const int64_t w = branch.segment_length, r = branch.dilation_rate, c = branch.summary_tokens;
+    if (c == 0) return s / w == t / w && t % w % r == h % r && s % w % r == h % r;
+    return s / w != t / w && (w - 1 - s % w) / c == h % (w / c);
+  }
   Rows attention(const Rows& q, const Rows& k, const Rows& v) const {
     const int64_t d = p_.head_dim;
     Rows out(q.size(), Row(size_t(p_.num_heads * d), 0.0));
@@ -82,11 +89,9 @@ class Definition {
       for (int64_t h = 0; h < p_.num_heads; ++h) {
         const int64_t kv = h / (p_.num_heads / p_.num_kv_heads);
         double total = 0;
-        for (const auto& branch : pattern_.branches) {
-          const int64_t w = branch.segment_length, r = branch.dilation_rate;
-          if (t % w % r != h % r) continue;
-          for (int64_t s = t / w * w; s < std::min(p_.seq_len, (t / w + 1) * w); ++s) {
-            if (s % w % r != h % r || (p_.causal && s > t)) continue;
+        for (const auto& branch : pattern_.branches)
+          for (int64_t s = 0; s < p_.seq_len; ++s) {
+            if ((p_.causal && s > t) || !sees(branch, h, t, s)) continue;
             double score = 0;
             for (int64_t c = 0; c < d; ++c)
               score += q[size_t(t)][size_t(h * d + c)] * k[size_t(s)][size_t(kv * d + c)];
@@ -95,7 +100,6 @@ class Definition {
             for (int64_t c = 0; c < d; ++c)
               out[size_t(t)][size_t(h * d + c)] += weight * v[size_t(s)][size_t(kv * d + c)];
           }
-        }
         for (int64_t c = 0; c < d && total > 0; ++c) out[size_t(t)][size_t(h * d + c)] /= total;
       }
     return out;
