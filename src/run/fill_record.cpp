@@ -295,7 +295,7 @@ void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per
     known.push_back(peak[i]);
   }
   if (shares.empty()) return;
-  record.work.share_of_peak = median(shares);
+  if (const double share = median(shares); share <= 1) record.work.share_of_peak = share;
   record.work.peak_flops_per_s = std::max(highest, std::ranges::max(known));
 }
 

@@ -25,8 +25,9 @@ void set_work(PointRecord& record, double flops, double paper_macs, double balan
 // The work and the collectives of a plan.
 void set_plan(PointRecord& record, const PointPlan& plan);
 // The share of the peak is the median of the samples' own: `flops_per_s` of each and `peak`
-// (FLOP/s) of the hardware beside it, 0 where it is not known. Also records the highest peak,
-// `highest` if all windows were disturbed.
+// (FLOP/s) of the hardware beside it, 0 where it is not known. Not known above 1: what was measured
+// beside the samples was slower than they are. Also records the highest peak, `highest` if all
+// windows were disturbed.
 void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
                        const std::vector<double>& peak, double highest = 0);
 // Memory of a GPU for each rank that it serves.

@@ -35,6 +35,9 @@ TEST(FillRecord, AShareOfPeakIsTheMedianOfTheSamplesOwn) {
   PointRecord unknown;
   set_share_of_peak(unknown, {8e9}, {0});
   EXPECT_TRUE(std::isnan(unknown.work.share_of_peak));
+  set_share_of_peak(unknown, {8e9, 9e9}, {6e9, 10e9}, 12e9);  // 1.33 and 0.9
+  EXPECT_TRUE(std::isnan(unknown.work.share_of_peak));
+  EXPECT_DOUBLE_EQ(unknown.work.peak_flops_per_s, 12e9);
 }
 
 TEST(FillRecord, EveryFailedCheckIsNamed) {
