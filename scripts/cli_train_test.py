@@ -56,7 +56,7 @@ class Train(Case):
         self.assertEqual([s["step"] for s in one], list(range(1, 13)))
         self.assertLess(one[-1]["held_out_bits"], one[3]["held_out_bits"] - 0.5)
         hidden = [abs(s["seconds"] - sum(s["seconds_by"].values())) / s["seconds"] for s in one[1:]]
-        self.assertLess(statistics.median(hidden), 0.2)  # other programs' load is in some steps
+        self.assertLess(statistics.median(hidden), 0.05)  # other programs' load is in some steps
         runs = {
             "two": self.train("two", "--ranks", "2"),
             "again": self.train("again", "--ranks", "1", "--set", "model.recompute=none"),
@@ -75,7 +75,7 @@ class Train(Case):
                 self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4, msg=name)
 
     def test_steps_are_measured(self):
-        """lnbench run: every scope, pass and algorithm, in replicas too, on threads and under mpirun; journal, resume, export and report."""
+        """lnbench run: every scope and pass around dilated and ring attention, in replicas too, on threads and under mpirun; journal, resume and export."""
         config = self.write("steps.json", {k: v for k, v in TRAIN.items() if k != "train"} | {
             "model": TRAIN["model"] | {"heads": 4},
             "dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 2]},
