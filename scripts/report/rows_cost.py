@@ -58,17 +58,17 @@ def sent_text(point: Point, what: str, label: Callable[[float | None], str]) -> 
 def communication_rows(ctx: Context, points: list[Point]) -> list[Row]:
     rows = []
     for point in points:
-        counted, predicted = point.sent("bytes") if point.ok else None, point.value("comm.predicted_bytes_per_rank")
+        sent, predicted = point.sent("bytes") if point.ok else None, point.value("comm.predicted_bytes_per_rank")
         row = base_row(ctx, point) | {
             "counted": sent_text(point, "bytes", exact_bytes),
             "predicted": exact_bytes(predicted),
             "messages": sent_text(point, "messages", integer_label),
         }
-        shown = counted or (None if point.source == "measured" else predicted)  # a model counts by its formula
-        if shown:
+        shown = sent or (None if point.source == "measured" else predicted)  # a model counts by its formula
+        if shown and not point.num("comm.modelled_bytes_per_rank"):
             row["value"] = shown / point.group_batch
-        if predicted or counted:
-            row["predicted_value"] = (predicted or counted or 0) / point.group_batch
+        if predicted or sent:
+            row["predicted_value"] = (predicted or sent or 0) / point.group_batch
         if "value" not in row:
             row["uncounted"] = True
         rows.append(row)
