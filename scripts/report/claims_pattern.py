@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from .evidence import (
     ASSUMED_LAW,
+    PAPER_NAMES,
     SEEN,
     SUPPORTED,
     Evidence,
@@ -38,7 +39,6 @@ from .paper_lines import (
 from .rows import Context
 from .units import number, plural, significant, token_label
 
-PAPER_NAMES = {"dense": "vanilla", "sparse": "sparse", "dilated": "dilated"}
 EXPONENT_WITHIN = 0.15  # distance from the expected exponent
 EXPONENT_LENGTHS = 4
 EXPONENT_SPAN = 8.0

@@ -19,6 +19,7 @@ from .units import number, plural, token_label
 
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "contradicted", "untested"  # one word each
 SEEN = "undecided"
+PAPER_NAMES = {"dense": "vanilla", "sparse": "sparse", "dilated": "dilated"}
 COMPUTED = "computed"  # from patterns and programs: nothing was timed or counted
 MEANING = {
     SUPPORTED: "the points that test the sentence agree with it, within the stated thresholds",
@@ -128,10 +129,14 @@ def decide(
 
 
 def scale_text(evidence: Evidence) -> str:
-    """How far the evidence reaches: "to 1M tokens on 1 rank, 256K on 2 ranks, measured"."""
+    """How far the evidence reaches: "to 1M tokens on 1 rank, 256K on 2 ranks, measured"; each pattern by itself where they
+    reach differently far: "vanilla to 64K, dilated to 1M tokens, measured"."""
     points = [p for line in evidence.judged for p in line] or list(evidence.points)
     if not any(p.seq_len for p in points):
         return evidence.source
+    far = {name: max(p.seq_len or 0 for p in points if p.pattern == pattern) for pattern, name in PAPER_NAMES.items() if any(p.pattern == pattern for p in points)}
+    if len(set(far.values())) > 1:
+        return f"{', '.join(f'{name} to {token_label(length)}' for name, length in far.items())} tokens, {evidence.source}"
     longest, widest = (max(points, key=key) for key in (lambda p: (p.seq_len or 0, p.ranks), lambda p: (p.ranks, p.seq_len or 0)))
     ends = [f"{token_label(p.seq_len)}{'' if i else ' tokens'}{reach_text(evidence, p)}" for i, p in enumerate((longest, widest))]
     return ", ".join([f"to {ends[0]}", *(ends[1:] if longest.ranks != widest.ranks and evidence.source != COMPUTED else []), evidence.source])
