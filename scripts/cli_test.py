@@ -173,6 +173,14 @@ class Plan(Case):
         self.assertIn("skipped_memory", out)
         self.assertIn("fits with", out)
 
+    def test_ranks_beyond_those_there_are_are_named(self):
+        more = ("--set", "sweep.ranks=1,7", "--filter", "ranks == 7")
+        self.assertIn("4 points need more ranks than the", self.expect(0, "plan", self.config, *more).stdout)
+        self.assertIn("2 there are: --ranks 7, or mpirun -np 7", self.expect(0, "plan", self.config, *more, "--ranks", "2").stdout)
+        self.assertNotIn("need more", self.expect(0, "plan", self.config, "--ranks", "2").stdout)
+        error = self.expect(2, "run", self.config, *more, "--ranks", "2", "-o", str(self.path / "out")).stderr
+        self.assertIn("hint: --ranks 7, or mpirun -np 7", error)
+
     def test_plans_of_sizes_nobody_has_are_quick(self):
         begin = time.monotonic()
         out = self.expect(0, "plan", self.config, "--set", "sweep.seq_len=1B", "--set", "sweep.ranks=64,1024",

@@ -182,7 +182,8 @@ int run_plan(const Options& options) {
                                      .mode = config.run.mode,
                                      .transport = transport});
   if (config.cluster.file.empty()) require_fitting_transport(config, points);
-  if (config.run.mode != Mode::kVirtual && config.cluster.file.empty())  // as `run` does
+  const bool runs_here = config.run.mode != Mode::kVirtual && config.cluster.file.empty();
+  if (runs_here)  // as `run` does
     for (Point& point : points) skip_too_many_ranks(point, options.ranks);
   if (!options.schedule_of.empty())
     return print_schedule(options, find_point(points, options.schedule_of));
@@ -227,6 +228,7 @@ int run_plan(const Options& options) {
           ? concat(", without the forwards of ", unknown, " points: no GPU here tells its speed")
           : "",
       "; time: of one run; above 64 ranks (large models: fewer), maxima are over 5 of them"));
+  if (runs_here) print_ranks_missing(table, points, world);
   if (crowded > 0)
     table.note(concat(crowded, " points have more ranks than this machine's ", limits.devices,
                       " GPU(s): on this machine alone, ranks share GPUs, which ",

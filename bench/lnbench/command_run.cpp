@@ -55,23 +55,8 @@ std::string to_text(const WalkProgress& w) {
                 format_si(w.tokens_per_s, "tokens/s"), ", ETA ", format_seconds(w.left_s));
 }
 
-// Points that only more ranks can run are no failure, but easily overlooked.
-void print_ranks_missing(TableWriter& table, const Sweep& sweep, const Plan& plan) {
-  int64_t points = 0;
-  int ranks = 0;
-  for (const PointPlan& p : plan.points)
-    if (p.point.params.ranks > sweep.world_size) {
-      ++points;
-      ranks = std::max(ranks, p.point.params.ranks);
-    }
-  if (points > 0)
-    table.note(concat(points, " points need more ranks than the ", sweep.world_size,
-                      " there are: ", launched_world_size() ? "mpirun -np " : "--ranks ", ranks));
-}
-
 // Returns the verdict.
-std::string end_result(const Sweep& sweep, const Plan& plan, SweepRun& run,
-                       Table<PointRecord>& table) {
+std::string end_result(const Sweep& sweep, SweepRun& run, Table<PointRecord>& table) {
   const Summary summary = run.finish();
   const bool none = summary.counts.at("ok") == 0 && summary.verdict == "incomplete";
   table.finish();
@@ -80,7 +65,7 @@ std::string end_result(const Sweep& sweep, const Plan& plan, SweepRun& run,
                 : run.records().empty() ? " nothing was measured"
                                         : " nothing was measured, the points say why",
                 run.directory());
-  if (!sweep.is_virtual()) print_ranks_missing(table, sweep, plan);
+  if (!sweep.is_virtual()) print_ranks_missing(table, sweep.points, sweep.world_size);
   return summary.verdict;
 }
 
@@ -129,7 +114,7 @@ int run_points(const Options& options) {
        .written = written,
        .note = [&](const std::string& line) { progress.note(line); },
        .error = [](const std::string& line) { say("error: " + line); }});
-  const bool passed = world.agree(world.is_root() && end_result(sweep, plan, run, table) == "pass");
+  const bool passed = world.agree(world.is_root() && end_result(sweep, run, table) == "pass");
   if (!complete && world.is_root())
     say(concat("stopped early; go on with: lnbench run ", options.config, same_options(options),
                " --resume ", run.directory()));

@@ -15,6 +15,7 @@
 #include "core/stopwatch.h"
 #include "io/units.h"
 #include "json/text.h"
+#include "schedule/registry.h"
 
 namespace longnet {
 namespace {
@@ -141,6 +142,22 @@ void print_summary(TableWriter& table, const Summary& summary, std::string_view 
   for (const auto& [id, why] : summary.disagreeing)
     table.note(concat("disagrees with another point: ", id, ": ", why));
   table.note("result: " + directory);
+}
+
+void print_ranks_missing(TableWriter& table, const std::vector<Point>& points, int world_size) {
+  int64_t beyond = 0;
+  int most = 0;
+  for (const Point& point : points)
+    if (point.params.ranks > world_size && point.status != PointStatus::kSkippedExcluded &&
+        !find_algorithm(point.params.algorithm).one_rank_only) {
+      ++beyond;
+      most = std::max(most, point.params.ranks);
+    }
+  if (beyond > 0)
+    table.note(concat(beyond, beyond == 1 ? " point needs" : " points need",
+                      " more ranks than the ", world_size, " there are: ",
+                      launched_world_size() ? "" : concat("--ranks ", most, ", or "),
+                      "mpirun -np ", most));
 }
 
 TableStyle table_style(const Options& options, Progress* progress) {

@@ -49,6 +49,8 @@ std::string same_options(const Options& options);
 // How many points ended how, the verdict, and where the result is. `remark`: after the counts.
 void print_summary(TableWriter& table, const Summary& summary, std::string_view remark,
                    const std::string& directory);
+// Points of more ranks than there are do not fail a run, but are easily overlooked.
+void print_ranks_missing(TableWriter& table, const std::vector<Point>& points, int world_size);
 
 // One line per point: rewritten on a terminal, appended elsewhere. Silent on ranks other than 0.
 class Progress {

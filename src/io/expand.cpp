@@ -130,7 +130,7 @@ struct Product {
 
 // Counts of combinations that each rule removed, to explain an empty sweep.
 struct Tally {
-  int64_t all = 0, filtered = 0, too_many_ranks = 0, uneven = 0, runnable = 0;
+  int64_t all = 0, filtered = 0, too_many_ranks = 0, most_ranks = 0, uneven = 0, runnable = 0;
   std::vector<int64_t> excluded;
 };
 
@@ -152,7 +152,11 @@ struct Tally {
     text += "\n  an axis of the sweep has no value, e.g. ranks from 4 to \"world\" = 2";
   if (t.too_many_ranks > 0 && !c.cluster.file.empty())
     throw UsageError(text, "\n  hint: it is made for a cluster: lnbench simulate ", c.path);
-  throw UsageError(text + "\n  hint: `lnbench plan` without --filter lists every point");
+  if (t.too_many_ranks > 0)
+    text += concat("\n  hint: --ranks ", t.most_ranks, ", or mpirun -np ", t.most_ranks);
+  else if (t.filtered > 0)
+    text += "\n  hint: `lnbench plan` without --filter lists every point";
+  throw UsageError(text);
 }
 
 }  // namespace
@@ -232,7 +236,10 @@ std::vector<Point> expand(const Config& config, const ExpandOptions& options) {
           skip(PointStatus::kSkippedExcluded, config.exclude[i].reason, tally.excluded[i]);
           if (config.exclude[i].omit) return;
         }
-        tally.too_many_ranks += skip_too_many_ranks(point, options.max_ranks);
+        if (skip_too_many_ranks(point, options.max_ranks)) {
+          ++tally.too_many_ranks;
+          tally.most_ranks = std::max<int64_t>(tally.most_ranks, params.ranks);
+        }
         if (const std::string why = why_uneven(params);
             point.status == PointStatus::kOk && !why.empty())
           skip(PointStatus::kSkippedUnsupported, why, tally.uneven);

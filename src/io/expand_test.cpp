@@ -110,7 +110,9 @@ TEST(Expand, NothingLeftSaysWhatRemovedIt) {
   EXPECT_THAT(error, HasSubstr("--filter 'ranks == 4' removed 2"));
   EXPECT_THAT(error, HasSubstr("exclude[0] (seq_len == 8: too short) removed 1"));
   EXPECT_THAT(error, HasSubstr("1 need more than the 2 ranks"));
-  EXPECT_THAT(error, HasSubstr("hint: "));
+  EXPECT_THAT(error, HasSubstr("hint: --ranks 4, or mpirun -np 4"));
+  EXPECT_THAT(usage_error([&] { expand(c, {.filter = "ranks == 2"}); }),
+              HasSubstr("hint: `lnbench plan` without --filter"));
   const Config empty = config(
       R"("algorithm": "ring", "seq_len": 8, "ranks": {"from": 4, "to": "world", "factor": 2})");
   EXPECT_THAT(usage_error([&] { expand(empty, {.world_size = 2}); }),
