@@ -263,6 +263,11 @@ class Simulate(Case):
         self.assertIn("one --what-if", self.expect(2, "recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--what-if",
                                                    "latency=2", "--what-if", "taper=2").stderr)
         self.assertIn("has 4096 GPUs", self.expect(2, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "5000").stderr)
+        asked = ("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64")
+        self.assertIn("--pass does not take 'step'", self.expect(2, *asked, "--pass", "step").stderr)
+        done = self.expect(2, *asked, "--dtype", "fp32")
+        self.assertEqual(done.stderr, "error: h100-ndr400 has no speed of attention in fp32\n  hint: try --dtype bf16\n")
+        self.assertEqual(done.stdout, "")
 
 
 class Calibrate(Case):

@@ -3,6 +3,7 @@
 #include "lnbench/terminal.h"
 #include "run/cluster_sweep.h"
 #include "run/recommend.h"
+#include "simulate/cost_model.h"
 
 namespace longnet {
 namespace {
@@ -43,6 +44,18 @@ void add_ranking(Table<Choice>& table, const char* title, const char* kind,
     table.add({i + 1, kind, records[i], records[0].timing.median_s, error});
 }
 
+// The device has no speed for any algorithm: said once.
+void check_speed(const ClusterSpec& cluster, const PointParams& p) {
+  const auto why = [&](Pass pass) {
+    return CostModel::why_no_speed(cluster, p.problem, pass, Scope::kAttention);
+  };
+  const std::string text = why(p.pass);
+  if (text.empty()) return;
+  const char* other = p.problem.dtype == DType::kFloat32 ? "bf16" : "fp32";
+  throw UsageError(text.substr(0, text.find(';')), "\n  hint: try ",
+                   why(Pass::kForward).empty() ? "--pass forward" : concat("--dtype ", other));
+}
+
 }  // namespace
 
 int run_recommend(const Options& options) {
@@ -66,6 +79,7 @@ int run_recommend(const Options& options) {
                                      "the command line", {.known = known_names()});
   print_notes(options, config);
   const auto points = on_cluster(config, how);
+  check_speed(how.cluster, points.at(0).params);
   Progress progress(options, true, int(points.size()));
   Ranking ranking;
   int number = 0;
@@ -87,7 +101,7 @@ int run_recommend(const Options& options) {
   table.note(concat("a tie: less than ", 100 * error, " % apart, which predictions cannot tell"));
   table.head();
   add_ranking(table, "exact attention", "exact", ranking.exact, options.top, error);
-  add_ranking(table, "dilated attention: another result, LongNet's approximation", "dilated",
+  add_ranking(table, "dilated attention: another function of the tokens", "dilated",
               ranking.dilated, options.top, error);
   table.finish();
   for (const std::string& why : ranking.reasons_of_stopped()) table.note("not possible: " + why);

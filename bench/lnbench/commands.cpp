@@ -213,7 +213,7 @@ void add_recommend_options(CLI::App& command, Options& o) {
       ->check(CLI::IsMember(enum_names<DType>()));
   command.add_flag("--causal", q.causal, "A query sees the keys at positions up to its own");
   command.add_option("--pass", q.pass, "forward, backward or forward_backward (default forward)")
-      ->check(CLI::IsMember(enum_names<Pass>()));
+      ->check(CLI::IsMember({"forward", "backward", "forward_backward"}));
   command
       .add_option("--dilated-segments", q.dilated_segments,
                   "Segments of dilated attention (default 2048,per_rank,sequence)")

@@ -154,10 +154,10 @@ void print_ranks_missing(TableWriter& table, const std::vector<Point>& points, i
       most = std::max(most, point.params.ranks);
     }
   if (beyond > 0)
-    table.note(concat(beyond, beyond == 1 ? " point needs" : " points need",
-                      " more ranks than the ", world_size, " there are: ",
-                      launched_world_size() ? "" : concat("--ranks ", most, ", or "),
-                      "mpirun -np ", most));
+    table.note(concat(
+        beyond, beyond == 1 ? " point needs" : " points need", " more ranks than the ", world_size,
+        " there are: ", launched_world_size() ? "" : concat("--ranks ", most, ", or "),
+        "mpirun -np ", most));
 }
 
 TableStyle table_style(const Options& options, Progress* progress) {
