@@ -342,7 +342,9 @@ def load_result(directory: Path, index: int) -> Run:
     try:
         record = parse_json(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ResultError(f"{path}: not valid JSON ({error})\n  hint: delete it to read points.jsonl instead") from error
+        other = (directory / "points.jsonl").is_file()
+        hint = "move it away, and points.jsonl beside it is read instead" if other else "nothing else of this run is here: run it again"
+        raise ResultError(f"{path}: not valid JSON ({error})\n  hint: {hint}") from error
     check(record, path, "result")
     points = read_points(record["points"], index, notes)
     timelines = read_timelines(directory / "timelines.jsonl", notes)

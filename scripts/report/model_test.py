@@ -50,7 +50,10 @@ class Layouts(unittest.TestCase):
         with self.assertRaisesRegex(ResultError, "no result.json"):
             load_run(self.folder, 0)
         (self.folder / "result.json").write_text("{")
-        with self.assertRaisesRegex(ResultError, "not valid JSON"):
+        with self.assertRaisesRegex(ResultError, "not valid JSON(.|\n)*nothing else"):
+            load_run(self.folder, 0)
+        (self.folder / "points.jsonl").touch()
+        with self.assertRaisesRegex(ResultError, "move it away, and points.jsonl"):
             load_run(self.folder, 0)
         self.assertEqual(make_report.main([str(self.folder)]), 2)
 
