@@ -83,7 +83,14 @@ class Training(Run):
 
     @property
     def verdict(self) -> str:
+        if self.missing:
+            return "damaged"
         return "complete" if self.complete else "stopped early"
+
+    @property
+    def missing(self) -> int:
+        """Steps before the last one whose lines are lost."""
+        return self.steps[-1].number - len(self.steps)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -184,8 +191,6 @@ def load_training(directory: Path, index: int) -> Training:
     if not steps:
         why = "; ".join(notes) or "the file is empty"
         raise ResultError(f"{directory}/{STEPS_FILE}: no step to show: {why}\n  hint: lnbench train CONFIG --resume {directory} goes on from its checkpoint")
-    if missing := steps[-1].number - len(steps):
-        notes.append(f"{plural(missing, 'step')} before step {steps[-1].number:,} missing: times and tokens leave them out.")
     timelines = read_timelines(directory / "timelines.jsonl", notes)
     raw = {
         "id": "train",
@@ -196,4 +201,7 @@ def load_training(directory: Path, index: int) -> Training:
         "timeline": next(iter(timelines.values()), None),
     }
     record.setdefault("summary", {"disturbed": {}})
-    return Training(directory, record, [Point(index, with_mode_and_pattern(raw))], notes=notes, steps=steps)
+    run = Training(directory, record, [Point(index, with_mode_and_pattern(raw))], notes=notes, steps=steps)
+    if run.missing:
+        notes.append(f"{plural(run.missing, 'step')} before step {steps[-1].number:,} missing: times and tokens leave them out.")
+    return run

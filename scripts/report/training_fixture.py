@@ -37,7 +37,7 @@ def training_step(number: int, ranks: int, evaluate_every: int = 20) -> dict[str
     }
 
 
-def write_training(directory: Path, ranks: int, steps: int = 100, planned: int = 100, name: str = "synthetic training") -> Path:
+def write_training(directory: Path, ranks: int, steps: int = 100, planned: int = 100, held_out: int = 1 << 19, name: str = "synthetic training") -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     record = manifest(name)
     tags = {"activations": 40 << 20, "optimizer": 20 << 20, "weights": 10 << 20, "weight_gradients": 10 << 20, "tokens": 8192, "statistics": 4096}
@@ -47,7 +47,7 @@ def write_training(directory: Path, ranks: int, steps: int = 100, planned: int =
         "point": params,
         "parameters": 2_730_000,
         "trained_bytes": 7 << 20,
-        "held_out_bytes": 1 << 19,
+        "held_out_bytes": held_out,
         "memory_by_tag": tags,
     }
     (directory / "run.json").write_text(json.dumps(record), encoding="utf-8")

@@ -26,7 +26,8 @@ def answer_of(ctx: Context, run: Training) -> str:
     last, point = run.steps[-1], run.point
     held = run.held_out
     bits = held.held_out if held else last.values.get("bits_per_byte")
-    where = "on held-out text" if held else "in its last batch (nothing was held out)"
+    why = "held-out text was not evaluated yet" if run.get("run.training.held_out_bytes") else "nothing was held out"
+    where = "on held-out text" if held else f"in its last batch ({why})"
     after = "" if held in (None, last) else f" (after step {held.number:,})"
     return (
         f"After {plural(last.number, 'step')} and {spoken_duration(run.seconds)} of training on {ctx.index.rank_label(point.ranks)} "

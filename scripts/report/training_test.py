@@ -55,6 +55,9 @@ class TrainingReport(unittest.TestCase):
         self.assertNotIn('id="claims"', page)
         stopped = load_training(write_training(self.root / "b", 2, steps=30), 0)
         self.assertEqual((stopped.verdict, stopped.extent), ("stopped early", "30 of 100 steps"))
+        for held_out, why in ((1 << 19, "held-out text was not evaluated yet"), (0, "nothing was held out")):
+            young = make_report.make_context([write_training(self.root / "c", 2, steps=7, held_out=held_out)])
+            self.assertIn(f"in its last batch ({why})", render_training(young, build_figures(young)))
 
     def test_figures_are_those_of_training(self) -> None:
         drawn = self.figures(write_training(self.root / "a", 2))
@@ -120,6 +123,9 @@ class TrainingReport(unittest.TestCase):
         self.assertEqual([s.number for s in run.steps], [*range(1, 10), *range(11, 100)])
         self.assertIn("5 lines of train.jsonl torn, damaged or out of order (line 10, 12, 13, …)", run.notes[0])
         self.assertIn("1 step before step 99 missing", run.notes[1])
+        self.assertEqual(run.verdict, "damaged")
+        file.write_text("\n".join([*whole[:30], whole[30][:-30]]))  # killed while it wrote: no step is lost
+        self.assertEqual(load_training(folder, 0).verdict, "stopped early")
         self.assertTrue(self.figures(folder)["training_loss"].spec)
 
     def test_values_that_are_missing_or_of_other_types_are_left_out(self) -> None:
