@@ -302,10 +302,10 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
     ),
     (
         Claim(
-            "Still no distributed algorithm takes vanilla attention past its length limit",
+            "No distributed algorithm takes vanilla attention past its length limit (said in July 2023; asked of today’s)",
             "“Moreover, there is no distributed algorithm for vanilla attention to break sequence length limitation.” (section 3.2)",
-            "Asked of today’s algorithms. An exact one speaks against the sentence if it ran on several ranks and was checked at a length that fewer ranks "
-            "had no memory for. We read the limit as memory: no exact algorithm lifts the quadratic work.",
+            "Asked of today’s algorithms, all later than the sentence: it is outdated if an exact one ran on several ranks and was checked at a length that fewer "
+            "ranks had no memory for. We read the limit as memory: no exact algorithm lifts the quadratic work.",
             ("memory", "latency", "error_ranks", "communication_ranks", "table"),
             more=f"{BEFORE_THE_PAPER} {AFTER_THE_PAPER} At most half of the memory per rank, at lengths that fewer ranks hold as well, is undecided; memory over all "
             "ranks does not fall.",

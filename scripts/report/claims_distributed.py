@@ -1,13 +1,13 @@
 """Claims that only two or more ranks can show: dilated attention is right across ranks, and exact attention is distributed too.
 
-Example: ring on 8 GPUs runs and agrees with the reference at 4M tokens, which one GPU refuses for memory: that speaks against
-the paper's sentence. That it holds 32 % of the memory per rank at a length which one rank takes as well is undecided.
+Example: ring on 8 GPUs runs and agrees with the reference at 4M tokens, which one GPU refuses for memory: the paper's
+sentence is no longer so. That it holds 32 % of the memory per rank at a length which one rank takes as well is undecided.
 """
 
 from __future__ import annotations
 
 from .claims_billion import memory_text, model_text, on_several_ranks
-from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Evidence, machine_text, ranks_text
+from .evidence import NOT_SUPPORTED, NOT_TESTED, OUTDATED, SEEN, SUPPORTED, Evidence, machine_text, ranks_text
 from .model import Point
 from .rows import Context
 from .series import group_by
@@ -115,7 +115,8 @@ def simulated_exact(exact: list[Point], ctx: Context) -> Evidence:
 
 
 def exact_distributed(ctx: Context, source: str) -> Evidence:
-    """The paper's negative claim: one exact algorithm at a length that fewer ranks refuse speaks against it."""
+    """The paper's negative claim: one exact algorithm at a length that fewer ranks refuse outdates it, for all that are built
+    here came later."""
     exact = [p for p in ctx.points if p.pattern == "dense" and p.source == source and p.ok]
     if source == "simulated":
         return simulated_exact(exact, ctx)
@@ -124,7 +125,7 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
     beyond = [p for p in checked if refused_by_fewer(p, ctx)]
     if beyond:
         seen = any(refused_by_fewer(p, ctx) == "oom" for p in beyond)
-        status, memory = (NOT_SUPPORTED, "fewer ranks had no memory") if seen else (SEEN, "fewer ranks are predicted to have no memory")
+        status, memory = (OUTDATED, "fewer ranks had no memory") if seen else (SEEN, "fewer ranks are predicted to have no memory")
         listed = [f"{ctx.index.label(p)}: {token_label(p.seq_len)} tokens on {ctx.index.rank_label(p.ranks)}, refused for memory on fewer" for p in beyond]
         names = ", ".join(sorted({p.algorithm for p in beyond}))
         text = f"{names}, {SINCE}, ran on {ranks_text(beyond)} and agreed with the reference at lengths for which {memory}; {QUADRATIC}."

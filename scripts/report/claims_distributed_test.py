@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 
 from .claims_fixture import claim, slim
-from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED
+from .evidence import NOT_SUPPORTED, NOT_TESTED, OUTDATED, SEEN, SUPPORTED
 from .synthetic_fixture import B, K, opponents_sweep, point, refused
 
 
@@ -64,11 +64,11 @@ class Distributed(unittest.TestCase):
         partly["check"]["strata_left_out"] = 1200
         self.assertIn("1,200 strata (branch, head, rank)", claim([partly], "equals the reference").deciding.whole)
 
-    def test_exact_attention_where_fewer_ranks_have_no_memory_speaks_against_the_negative_claim(self) -> None:
-        title = "no distributed algorithm"
+    def test_exact_attention_where_fewer_ranks_have_no_memory_outdates_the_negative_claim(self) -> None:
+        title = "No distributed algorithm"
         none, ran = slim([refused("local", 8 * K, 1, "oom", "too large"), point("ring", 8 * K, 2)])
         found = claim([none, ran], title)
-        self.assertEqual(found.status, NOT_SUPPORTED)
+        self.assertEqual(found.status, OUTDATED)
         self.assertIn("ring, published after the paper, ran on 2 ranks and agreed with the reference at lengths for which fewer ranks had", found.deciding.whole)
         predicted = claim([none | {"status": "skipped_memory"}, ran], title)
         self.assertEqual(predicted.status, SEEN)
@@ -83,14 +83,14 @@ class Distributed(unittest.TestCase):
         self.assertIn("ring at 1B tokens on 64 ranks: nothing was computed or checked.", simulated.deciding.whole)
 
     def test_exact_attention_in_less_memory_per_rank_is_seen(self) -> None:
-        title = "no distributed algorithm"
+        title = "No distributed algorithm"
         one, two = slim([point("local", 8 * K, 1), point("ring", 8 * K, 2)])
         found = claim([one, two], title)
         self.assertEqual(found.status, SEEN)
         self.assertIn("Undecided: fewer ranks hold these lengths, up to 8K tokens, as well.", found.deciding.whole)
         self.assertIn("each rank computes N²/P pairs", found.deciding.whole)
         self.assertIn("1 exact algorithm, published after the paper, agreed with the reference on 2 ranks in at most 50 %", found.deciding.whole)
-        self.assertIn("Asked of today’s algorithms.", found.test)
+        self.assertIn("Asked of today’s algorithms, all later than the sentence", found.test)
         for words in ("in July 2023, there were Ring Self-Attention (arXiv 2105.13120, May 2021)", "(2205.05198, May 2022)", "Ring Attention (2310.01889, October 2023)"):
             self.assertIn(words, found.more)  # what there was, and what came later
         self.assertRegex(found.deciding.details[0], r"8K tokens on 2 ranks, 50 % of the memory per rank")
@@ -104,7 +104,7 @@ class Distributed(unittest.TestCase):
 
     def test_every_exact_algorithm_on_several_ranks_is_listed(self) -> None:
         records = slim(opponents_sweep())
-        evidence = claim(records, "no distributed algorithm").deciding
+        evidence = claim(records, "No distributed algorithm").deciding
         exact = ("all_gather", "double_ring", "query_gather", "ring", "ulysses", "usp")
         self.assertIn(f"{len(exact)} exact algorithms, published after the paper, agreed with the reference on 2 to 8 ranks", evidence.text)
         for name in exact:
@@ -117,6 +117,6 @@ class Distributed(unittest.TestCase):
                 record["check"]["status"] = "not_run"
             if record["params"]["algorithm"] == "usp":
                 record["status"] = "check_failed"
-        text = claim(records, "no distributed algorithm").deciding.text
+        text = claim(records, "No distributed algorithm").deciding.text
         self.assertNotIn("usp", text)
         self.assertIn("4 exact algorithms", text)

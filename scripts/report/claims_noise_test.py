@@ -44,7 +44,7 @@ class Noise(unittest.TestCase):
         records = paper_line() + line_of("ring", 1.0) + slim([point("local", 8 * K, 1), point("ring", 8 * K, 4)])
         self.assertEqual(claim(records, "Communication", **busy_machine(7)).status, SUPPORTED)
         self.assertEqual(claim(records, "equals the reference", **busy_machine(7)).status, SUPPORTED)
-        self.assertEqual(claim(records, "no distributed", **busy_machine(7)).status, SEEN)
+        self.assertEqual(claim(records, "No distributed", **busy_machine(7)).status, SEEN)
         simulated = line_of("dilated", 0.5, source="simulated")
         self.assertEqual(claim(simulated, "attention is nearly", **busy_machine(7)).status, NOT_SUPPORTED)
         # Too few points stay what they are, whatever the noise.

@@ -19,11 +19,13 @@ from .units import number, plural, token_label
 
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "contradicted", "untested"  # one word each
 SEEN = "undecided"
+OUTDATED = "outdated"
 PAPER_NAMES = {"dense": "vanilla", "sparse": "sparse", "dilated": "dilated"}
 COMPUTED = "computed"  # from patterns and programs: nothing was timed or counted
 MEANING = {
     SUPPORTED: "the points that test the sentence agree with it, within the stated thresholds",
     NOT_SUPPORTED: "some of the points that test the sentence speak against it",
+    OUTDATED: "no longer so: algorithms that came after the paper do what its sentence says that none does",
     SEEN: "something was run, but not under the conditions of the sentence, or too little of it",
     NOT_TESTED: "there are no such points, too few of them, or their times decide nothing",
 }
