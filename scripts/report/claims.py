@@ -19,7 +19,7 @@ from .claims_communication import (
     BYTES_RATIO,
     BYTES_RATIO_RANKS,
     backward_reduce_scatters,
-    by_program,
+    by_formula,
     bytes_per_sequence,
     communication_constant,
 )
@@ -163,7 +163,7 @@ def gathers_text(line: list[Point]) -> str:
     sent = sorted(found for p in line if not p.in_turn and (found := bytes_per_sequence(p)))
     low, high = (bytes_label(b) for b in (sent[0], sent[-1])) if sent else ("", "")
     span, grows = (low, "") if low == high else (f"{low} to {high}", ", which grows with N")
-    return f"a rank sends {span} a sequence{by_program(line)}{grows}" if sent else ""
+    return f"a rank sends {span} a sequence{by_formula(line)}{grows}" if sent else ""
 
 
 def depth_of(line: list[Point]) -> str:

@@ -40,7 +40,7 @@ from .units import bytes_label, plural, significant, token_label
 
 BYTES_RATIO = 1.10  # rise of the bytes at a fixed number of ranks
 BYTES_RATIO_RANKS = 2.05  # the same when ranks vary: the factor (P-1)/P alone reaches 2
-BY_PROGRAM = " by the formula (what MPI's own collectives move is not counted)"
+BY_FORMULA = " by the formula"
 
 
 def bytes_per_sequence(point: Point) -> float | None:
@@ -54,9 +54,11 @@ def bytes_per_sequence(point: Point) -> float | None:
     return counted / point.group_batch if counted else None
 
 
-def by_program(line: list[Point]) -> str:
-    counted = all(p.value("comm.counted_bytes_per_rank") for p in line if p.group_ranks > 1)
-    return "" if line[0].source != "measured" or counted else BY_PROGRAM
+def by_formula(line: list[Point]) -> str:
+    """Of a line whose bytes nobody counted: a simulated one's are the predicted ones."""
+    if line[0].source == "measured" and not all(p.value("comm.counted_bytes_per_rank") for p in line if p.group_ranks > 1):
+        return f"{BY_FORMULA} (what MPI's own collectives move is not counted)"
+    return BY_FORMULA if line[0].source == "simulated" else ""
 
 
 def explained_by_ranks(points: list[Point]) -> str:
@@ -76,7 +78,7 @@ def bytes_verdicts(
         fit = long_fit(able, bytes_per_sequence)
         if fit:
             most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
-            head = f"{series_name(ctx, able[0])} {what(able[0])}: at most {most} per rank and sequence{by_program(able)}"
+            head = f"{series_name(ctx, able[0])} {what(able[0])}: at most {most} per rank and sequence{by_formula(able)}"
             text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)}){shorter_text(able)}"
             more = "; ".join(filter(None, (whole_label(ctx, able[0]), shared_work_text(able), on_machine(ctx, able))))
             verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text, tuple(able), more)))
@@ -103,7 +105,7 @@ def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str) ->
     others = [Unjudged(slower, v.whole, v.points) for follows, v in found if not follows]
     judged = [v for follows, v in found if follows]
     seen = decide(source, judged, missing, unjudged=others)
-    uncounted = source == "measured" and judged and all(BY_PROGRAM in v.text for v in judged)
+    uncounted = judged and all(BY_FORMULA in v.text for v in judged)
     return replace(seen, source=COMPUTED) if uncounted else seen
 
 

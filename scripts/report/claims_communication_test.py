@@ -52,6 +52,9 @@ class Communication(unittest.TestCase):
             found = claim(records + beside, "Communication")
             self.assertEqual((found.status, found.scale), (SUPPORTED, "to 64K tokens, computed"))
         self.assertEqual(claim(paper_line() + counted, "Communication").source, "measured")
+        simulated = claim([r | {"source": "simulated"} for r in paper_line()], "Communication")
+        self.assertEqual((simulated.status, simulated.source), (SUPPORTED, "computed"))
+        self.assertIn("per rank and sequence by the formula, largest rise", simulated.deciding.whole)
 
     def test_communication_over_ranks(self) -> None:
         weak = [point("dilated", p * 8 * K, p) for p in (2, 4, 8, 16)]  # (P-1)/P of a constant
