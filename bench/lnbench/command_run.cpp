@@ -105,7 +105,7 @@ int run_points(const Options& options) {
     add_record(table, record, color);
     progress.done(concat(describe(point.params), "  ", to_string(record.status),
                          point.status == PointStatus::kOk ? "  " + format_seconds(took_s) : ""),
-                  took_s, plan.cost(i), plan.cost_after(i, run.todo()));
+                  took_s, plan.cost(i), plan.cost_after(i, run.todo()), run.budget_s());
   };
   const bool complete = run.run(
       {.run_point = [&](const PointPlan& p) { return run_point(world, p, plan.runner, walk); },

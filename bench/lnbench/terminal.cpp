@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -209,15 +210,13 @@ void Progress::step(const std::string& text) {
 }
 
 void Progress::done(const std::string& outcome, double took_s, double estimated_s,
-                    double estimated_left_s) {
+                    double estimated_left_s, double most_left_s) {
   took_s_ += took_s;
   estimated_s_ += estimated_s;
   if (!enabled_) return;
-  const bool left = estimated_s_ > 0 && estimated_left_s > 0;
-  write_line(
-      concat(outcome,
-             left ? "  ETA " + format_seconds(estimated_left_s * took_s_ / estimated_s_) : ""),
-      true);
+  const double left_s =
+      estimated_s_ > 0 ? std::min(estimated_left_s * took_s_ / estimated_s_, most_left_s) : 0;
+  write_line(concat(outcome, left_s > 0 ? "  ETA " + format_seconds(left_s) : ""), true);
 }
 
 void Progress::note(const std::string& line) {

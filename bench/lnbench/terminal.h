@@ -59,8 +59,10 @@ class Progress {
   void start(int index, const std::string& what, double estimated_s);  // 0: not known
   // Shows the progress of a long point: rewritten on a terminal, else a line at most every 30 s.
   void step(const std::string& text);
-  // `estimated_left_s`: of all points after this one, by the same estimate that start() was given.
-  void done(const std::string& outcome, double took_s, double estimated_s, double estimated_left_s);
+  // `estimated_left_s`: of all points after this one, by the same estimate that start() was given;
+  // they take `most_left_s` at most.
+  void done(const std::string& outcome, double took_s, double estimated_s, double estimated_left_s,
+            double most_left_s);
   void note(const std::string& line);  // a warning that stays
   void clear();                        // before something else is printed
 

@@ -57,20 +57,21 @@ Summary SweepRun::finish() {
 
 // The last time counts, whatever it is.
 void SweepRun::measure_disturbed_again() {
-  double left_s = sweep_.config.measure.disturbed_budget * took_s_;
+  again_until_s_ = (1 + sweep_.config.measure.disturbed_budget) * took_s_;
+  const std::vector<bool> ran = todo_;
   for (times_measured_ = 2; times_measured_ <= 3; ++times_measured_) {
     std::map<std::string, std::string> disturbed;
     if (world_.is_root()) disturbed = disturbed_points(writer_->records());
+    for (size_t i = 0; i < ran.size(); ++i)
+      todo_[i] = ran[i] && world_.agree(disturbed.contains(plan_.points[i].point.id));
     for (size_t i = 0; i < plan_.points.size(); ++i) {
       const auto found = disturbed.find(plan_.points[i].point.id);
       const double cost_s = plan_.cost(i);
-      if (!world_.agree(found != disturbed.end() && todo_[i] && cost_s < left_s)) continue;
+      if (!world_.agree(todo_[i] && cost_s < budget_s())) continue;
       if (world_.agree(hooks_.stop() || steady_seconds() + cost_s > sweep_.stop_at_s)) return;
       if (found != disturbed.end())
         hooks_.note(concat("measured again: ", found->first, ": ", found->second));
-      const double before_s = took_s_;
       run_one(i);
-      left_s -= took_s_ - before_s;
     }
   }
 }

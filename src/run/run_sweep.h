@@ -8,6 +8,7 @@
 //   then the points beside which something else ran, up to twice more (measure.disturbed_budget)
 #pragma once
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,7 +54,10 @@ class SweepRun {
         todo_(plan.points.size(), true) {}
 
   const std::string& directory() const { return directory_; }
-  const std::vector<bool>& todo() const { return todo_; }  // by point of the plan
+  // By point of the plan; once all have run, those to be measured again.
+  const std::vector<bool>& todo() const { return todo_; }
+  // Seconds that the points left may take.
+  double budget_s() const { return again_until_s_ - took_s_; }
 
   // Returns false when it ended early. Throws what a point threw when that is a UsageError, or the
   // ranks are processes. Collective.
@@ -79,8 +83,9 @@ class SweepRun {
   std::string directory_;
   std::vector<bool> todo_;
   bool stopped_ = false;
-  int taken_ = 0;           // points that ran
-  double took_s_ = 0;       // all of them
+  int taken_ = 0;                                                   // points that ran
+  double took_s_ = 0;                                               // all of them
+  double again_until_s_ = std::numeric_limits<double>::infinity();  // of took_s_
   int times_measured_ = 1;  // number of times, with this one
 };
 

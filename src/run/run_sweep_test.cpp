@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "core/check.h"
@@ -51,6 +53,7 @@ class SweepRunTest : public testing::Test {
                               .config = parse_json(config, "config")}};
     const std::string resume = std::filesystem::exists(folder_) ? folder_ : "";
     SweepRun run(world_, sweep_, plan_, {.head = head, .resume = resume}, watchdog_);
+    at_work_ = &run;
     const bool complete = run.run(hooks_);
     summary_ = run.finish();
     records_ = run.records();
@@ -69,6 +72,7 @@ class SweepRunTest : public testing::Test {
   SweepHooks hooks_;
   std::function<std::optional<PointRecord>(char, PointRecord&)> change_ = keep;
   std::string ran_;  // points, in order
+  const SweepRun* at_work_ = nullptr;
   std::vector<std::string> notes_;
   Summary summary_;
   std::vector<PointRecord> records_;
@@ -154,8 +158,15 @@ TEST_F(SweepRunTest, DisturbedPointsRunUpToTwiceMore) {
     return concat("measured again: ", plan_.points[i].point.id,
                   ": other programs used 50 % of the cores");
   };
+  std::string left;  // points after this one, for the ETA
+  hooks_.written = [&](size_t i, const PointRecord&, double) {
+    const std::vector<bool>& todo = at_work_->todo();
+    left += std::to_string(std::count(todo.begin() + std::ptrdiff_t(i) + 1, todo.end(), true));
+    EXPECT_EQ(std::isfinite(at_work_->budget_s()), left.size() > 3);
+  };
   EXPECT_TRUE(run());
   EXPECT_EQ(ran_, "abcaca");
+  EXPECT_EQ(left, "210100");
   EXPECT_EQ(records_[0].metrics.at("times_measured"), 3);
   EXPECT_EQ(records_[2].metrics.at("times_measured"), 2);
   EXPECT_EQ(summary_.disturbed.size(), 1u);
