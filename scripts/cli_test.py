@@ -2,6 +2,8 @@
 """The command line as a user sees it: help, mistakes, exit codes, plans. Run by ctest."""
 import collections
 import json
+import re
+import select
 import shutil
 import subprocess
 import time
@@ -102,6 +104,14 @@ class Usage(Case):
             done = subprocess.run([LNBENCH, "simulate", config, "--filter", "seq_len==256K && ranks==64", "-o", str(self.path / config)],
                                   capture_output=True, text=True, cwd=self.path, timeout=60)
             self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_quickstart_shows_each_row_when_it_is_there(self):
+        (filtered,) = re.findall(r"^without_excluded\(\) .*", (ROOT / "scripts/quickstart.sh").read_text(), re.M)
+        with subprocess.Popen(["bash", "-c", filtered + "; without_excluded"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdin.write(b"a row\n")
+            process.stdin.flush()
+            self.assertTrue(select.select([process.stdout], [], [], 5)[0], "kept until the end")
+            self.assertEqual(process.communicate(b"0 skipped_excluded\n#      why\n# note\n")[0], b"a row\n# note\n")
 
     def test_completion(self):
         def completed(*words):

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a finished report: installs what is missing, builds, measures for real under mpirun on
 # the CPU, takes the paper's figure 5 in small, walks sixteen million tokens on virtual ranks, simulates what is not here
-# (64 GPUs), and prints where the report is. Once built eight to nine minutes on two quiet cores at 170 GFLOP/s each.
-# Run it again at any time.
+# (64 GPUs), and prints where the report is (docs/commands.md says how long it takes). Run it again at any time.
 #   scripts/quickstart.sh [CONFIG]        (default: configs/quick.json)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -13,13 +12,14 @@ ranks=${RANKS:-2}
 install_packages "${build_packages[@]}"
 say "preparing the Python environment"
 scripts/python_env.sh
+[ -x build/release/bin/lnbench ] || say "the first build takes about 400 seconds of one core, 3 to 4 minutes on two"
 build_preset release lnbench
 lnbench=build/release/bin/lnbench
 
 say "this machine (lnbench env)"
 "$lnbench" env
 # Leaves out points that the config excludes, and the reasons below their rows.
-without_excluded() { grep -vE '^[^#].* skipped_excluded|^#      '; }
+without_excluded() { grep --line-buffered -vE '^[^#].* skipped_excluded|^#      '; }
 say "what will run (lnbench plan $config)"
 "$lnbench" plan "$config" | without_excluded
 say "correctness first (mpirun -np $ranks lnbench check, points up to 16K tokens)"
