@@ -105,7 +105,7 @@ double measure_peak_per_rank(World& world, int threads) {
   require_threads(threads * (world.is_one_process() ? world.size() : 1));
   return world.run([&](Communicator& comm) {
     comm.barrier();
-    return comm.max_of(measure_fma_peak_flops(threads, 0.25));
+    return comm.max_of(measure_fma_peak_flops(threads, 0.1));
   });
 }
 
