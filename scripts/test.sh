@@ -22,7 +22,7 @@ declare -A targets=(
 declare -A tests=([release]="." [asan]="." [tsan]="^(comm|execute|measure)\.")
 # Under the address sanitizer, which looks at rows and indices: not what is of another language, simulates or measures
 # for long, limits memory or kills processes; nor what compares numbers of code that other tests run over more shapes
-# (central differences, formulas, strata, the same bits on any threads, presets, faults of a walk).
+# (central differences, formulas, strata, the same bits on any threads, presets, faults of a walk) or counts allocations.
 # (A regular expression of ctest holds ten groups.)
 left_out_asan="report_|netns|validate_real|reference_results|layering|docs|python_env|kills"
 left_out_asan+="|command_line_(configs|simulate|calibrate|virtual|robust)"
@@ -32,7 +32,7 @@ left_out_asan+="|model.Model.(GradientsAreThose|TheSameWhere)|run.ModelPoint.(Co
 left_out_asan+="|schedule.BackwardPrograms.(AreCorrect|OfEvery)|schedule.Formulas.(UnequalShares|Dilated)"
 left_out_asan+="|run.PlanPoint.AModelWithout|run.SimulatePoint.AProgramThatIs|schedule.Ring.RefusesAProgram"
 left_out_asan+="|simulate.Period.RanksAPeriod|run.WalkPoint.(WhatOneUnit|GoesOn)|run.Configs.Flagships"
-left_out_asan+="|execute.*TheReferenceKernel|execute.Stratify|execute.*Preset|execute.*SameBits|execute.VirtualWalk.AShareStands"
+left_out_asan+="|execute.*TheReferenceKernel|execute.Stratify|execute.*Preset|execute.*SameBits|execute.Executor.Allocates|execute.VirtualWalk.AShareStands"
 # Under the thread sanitizer, which looks at what threads share: not walks and choices of samples, which run on one;
 # kernels do so there; lowered collectives race forward as backward; presets are shapes among others.
 left_out_tsan="measure.ResidentGrowth|execute.(Stratify|VirtualWalk|.*TheReferenceKernel|.*Preset|GradientCheck.Passes"

@@ -304,7 +304,7 @@ TEST(Backward, EveryLayoutCollectiveAndOption) {
                    .pattern = pattern,
                    .ranks = ranks,
                    .scope = ranks % 4 == 0 ? GatherScope::kWholeWorld : GatherScope::kSegmentGroup,
-                   .kernel = "reference",
+                   .kernel = backward_kernels().front(),
                    .layout = layout,
                    .collective = collective,
                    .options = {.ulysses_degree = ranks % 4 == 0 ? 2 : 0,
