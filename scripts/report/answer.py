@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from .claims_pattern import depth_text
 from .evidence import MEANING, Claim
 from .markup import escape
 from .model import BOTH, Point
@@ -92,6 +93,19 @@ def shorter_segment_text(exact: Point, dilated: Point) -> str:
     return f"with the paper’s first segment ({PAPER_SEGMENT:,} tokens, undilated) at most {ratio_label(most)} by count of pairs"
 
 
+def never_heard_text(dilated: Point) -> str:
+    """That the pattern does not join all tokens, which exact attention does in one layer."""
+    return depth_text(dilated) if (dilated.num("metrics.dependency_depth_layers") or 0) < 0 else ""
+
+
+def simulated_ratio_text(exact: Point, dilated: Point) -> str:
+    """Between which ratios the intervals of two simulated times lie."""
+    low, high = ([p.num(f"timing.ci_{end}_s") or 0 for p in (exact, dilated)] for end in ("low", "high"))
+    if exact.source != "simulated" or not all((*low, *high)):
+        return ""
+    return f"by the intervals of both times {ratio_label(low[0] / high[1])} to {ratio_label(high[0] / low[1])}"
+
+
 def comparison(ctx: Context) -> list[Said]:
     """The longest sequence that dilated and exact attention both computed, and what each took: in a pattern with the paper's
     first segment, if there is one."""
@@ -106,7 +120,8 @@ def comparison(ctx: Context) -> list[Said]:
         f"{length_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
         f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}."
     )
-    return [Said(text, (exact, dilated), conditions(dilated, pairs_text(exact, dilated), shorter_segment_text(exact, dilated)))]
+    remarks = (pairs_text(exact, dilated), never_heard_text(dilated), simulated_ratio_text(exact, dilated), shorter_segment_text(exact, dilated))
+    return [Said(text, (exact, dilated), conditions(dilated, *remarks))]
 
 
 def longest_run(ctx: Context) -> list[Said]:

@@ -39,6 +39,7 @@ from report.synthetic_fixture import (
     point,
     refused,
     timeline,
+    with_depth,
 )
 from report.tables import table_data
 from report.units import bytes_label, duration_label, listed, number_label, percent_label, spoken_duration
@@ -296,6 +297,16 @@ class Design(unittest.TestCase):
         self.assertIn("the paper’s first segment", sentences(context([exact, dilated_first]))[0].detail)
         shorter = short(point("dilated", 8 * K, 1, time_s=1e-6))
         self.assertIn("segments of 256 and 8K tokens at rates 1 and 256", sentences(context([shorter]))[0].detail)
+
+    def test_a_simulated_ratio_has_an_interval_and_says_what_the_pattern_does_not_join(self) -> None:
+        exact, dilated = (point(a, 64 * K, 2, source="simulated") for a in ("ring", "dilated"))
+        exact["timing"] |= {"median_s": 8.0, "ci_low_s": 6.0, "ci_high_s": 12.0}
+        dilated["timing"] |= {"median_s": 1.0, "ci_low_s": 0.5, "ci_high_s": 2.0}
+        (said,) = sentences(context([exact, dilated]))
+        self.assertTrue(said.detail.endswith("; by the intervals of both times 3× to 24×."), said)
+        self.assertNotIn("never hears", said.detail)
+        (said,) = sentences(context([exact, with_depth(dilated, -1, 3.0)]))
+        self.assertIn("; some token never hears from some other, however many layers; ", said.detail)
 
     def test_the_longest_run_says_where_its_work_is(self) -> None:
         (said,) = sentences(context([point("dilated", M, 2, time_s=1.0)]))
