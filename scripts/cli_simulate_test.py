@@ -105,6 +105,8 @@ class Simulate(Case):
         self.assertRegex(point["reason"], "no speed of the backward pass of attention in bf16.*sweep.pass=forward")
 
     def test_what_cannot_run_says_why(self):
+        args = ("simulate", self.config, "--cluster", self.CLUSTER, "-o", str(self.path / "fp32"))
+        self.assertIn("or --set model.dtype=bf16", self.expect(1, *args, "--wide").stdout)
         folder = self.path / "out"
         self.simulate("--set", "sweep.ranks=8,8192", "--set", "sweep.seq_len=16K", "-o", str(folder))
         reasons = {p["reason"] for p in self.result(folder)["points"] if p["status"] == "skipped_unsupported"}

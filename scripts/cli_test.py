@@ -29,6 +29,14 @@ class Usage(Case):
             for line in out.splitlines():
                 self.assertLessEqual(len(line), 100, f"{command}: {line}")
 
+    def test_the_example_of_a_command_s_help_works(self):
+        for command in ("plan", "depth", "simulate", "train"):
+            example = re.search(r"shipped\s+one:\s+(\S+)", self.expect(0, command, "--help").stdout)[1]
+            steps = ("--set", "train.steps=1", "--set", "train.warmup_steps=0") if command == "train" else ()
+            output = ("-o", str(self.path / command)) if command in ("simulate", "train") else ()
+            self.expect(0, command, example, *steps, *output)
+        self.assertNotIn("simulate", self.expect(0, "recommend", "--help").stdout)
+
     def test_mistakes_on_the_command_line(self):
         for args in ((), ("dance",), ("run",), ("run", self.config, "--ranks", "0"), ("plan", self.config, "--dot"),
                      ("run", self.config, "--progress", "fancy"), ("run", self.config, "--max-time", "soon"),

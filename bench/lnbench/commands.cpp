@@ -55,13 +55,14 @@ void add_table(CLI::App& command, Options& o) {
   command.add_flag("--wide", o.wide, "All columns, whatever the width");
 }
 
-// Points of a config.
-void add_points(CLI::App& command, Options& o) {
+// Points of a config. `example`: a shipped one that the command takes as it is.
+void add_points(CLI::App& command, Options& o, const std::string& example = "quick") {
   command
       .add_option("CONFIG", o.config,
-                  "A JSON config, e.g. configs/quick.json, or the name of a shipped one: quick")
+                  concat("A JSON config, e.g. configs/", example,
+                         ".json, or the name of a shipped one: ", example))
       ->required();
-  command.add_option("--set", o.sets, "Override a key: --set sweep.ranks=1,2,4 (repeatable)")
+  command.add_option("--set", o.sets, "Override a key: --set sweep.seq_len=8K (repeatable)")
       ->allow_extra_args(false);
   command.add_option("--filter", o.filter,
                      "Keep matching points: 'algorithm==dilated && seq_len<=1M'");
@@ -121,20 +122,22 @@ void add_sweep(CLI::App& command, Options& o) {
       ->check(CLI::IsMember(enum_names<DeviceTransportKind>()));
 }
 
-// `required`: no config can name one instead.
+// `required`: no config can name one, or what-ifs of it, instead.
 void add_cluster(CLI::App& command, Options& o, bool required) {
   command
       .add_option("--cluster", o.cluster,
-                  "A cluster file, or the name of a shipped one: h100 (simulate: default the "
-                  "config's cluster.file)")
+                  concat("A cluster file, or the name of a shipped one: h100",
+                         required ? "" : " (default: the config's cluster.file)"))
       ->required(required);
   command
       .add_option("--what-if", o.what_if,
-                  "Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), taper=2, "
-                  "gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank 0 computes 20 % "
-                  "slower; 0.2@17: rank 17; 0.2x8: eight ranks), kernel=fa3 (of the device's), "
-                  "merge=kernel|fused|eager, several with commas; repeatable, each makes points of "
-                  "its own (recommend takes one; simulate: default the config's cluster.what_if)")
+                  concat("Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), "
+                         "taper=2, gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank "
+                         "0 computes 20 % slower; 0.2@17: rank 17; 0.2x8: eight ranks), kernel=fa3 "
+                         "(of the device's), merge=kernel|fused|eager, several with commas",
+                         required ? ""
+                                  : "; repeatable, each makes points of its own (default: the "
+                                    "config's cluster.what_if)"))
       ->allow_extra_args(false);
   command
       .add_option("--alpha", o.alpha,
@@ -177,14 +180,14 @@ void add_run_options(CLI::App& command, Options& o) {
 }
 
 void add_train_options(CLI::App& command, Options& o) {
-  add_points(command, o);
+  add_points(command, o, "train-bytes");
   add_ranks(command, o);
   add_progress(command, o);
   add_result(command, o, "Go on with an interrupted training, to the same bits");
 }
 
 void add_simulate_options(CLI::App& command, Options& o) {
-  add_points(command, o);
+  add_points(command, o, "quick-cluster");
   add_progress(command, o);
   add_color(command, o);
   add_cluster(command, o, /*required=*/false);

@@ -133,24 +133,25 @@ double CostModel::read(const Table& table, double keys, double d) {
 
 std::string CostModel::why_no_speed(const ClusterSpec& c, const AttentionProblem& p, Pass pass,
                                     Scope scope) {
+  const DType other = p.dtype == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32;
+  const std::string or_other = concat(", or --set model.dtype=", to_string(other));
   if (has_layers(scope) && !c.device.gemm_flops.contains(p.dtype))
     return concat(c.name, " has no speed of products in ", to_string(p.dtype),
-                  "; add device.gemm_flops.", to_string(p.dtype), ", or take another model.dtype");
-  const auto has_speed = [&](bool backward) {
+                  "; add device.gemm_flops.", to_string(p.dtype),
+                  c.device.gemm_flops.contains(other) ? or_other : "");
+  const auto has_speed = [&](bool backward, DType dtype) {
     return std::ranges::any_of(c.device.attend, [&](const KernelRow& row) {
-      return row.prices(c.device.kernel, p.dtype, backward) && row.causal == p.causal;
+      return row.prices(c.device.kernel, dtype, backward) && row.causal == p.causal;
     });
   };
-  const std::string attention =
-      concat(p.causal ? "causal " : "", "attention in ", to_string(p.dtype));
+  const std::string what = concat(p.causal ? "causal " : "", "attention in ", to_string(p.dtype));
   // Statistics of a branch alone are those of a forward pass.
-  if (!has_speed(false))
-    return concat(c.name, " has no speed of ", attention,
-                  "; add rows to device.attend, or take another model.dtype");
-  if (!has_backward(pass) || has_speed(true)) return {};
-  const std::string& kernel = c.device.kernel;
-  return concat(c.name, " has no speed of the backward pass of ", attention,
-                kernel.empty() ? "" : " with kernel " + kernel,
+  if (!has_speed(false, p.dtype))
+    return concat(c.name, " has no speed of ", what, "; add rows to device.attend",
+                  has_speed(false, other) ? or_other : "");
+  if (!has_backward(pass) || has_speed(true, p.dtype)) return {};
+  return concat(c.name, " has no speed of the backward pass of ", what,
+                c.device.kernel.empty() ? "" : " with kernel " + c.device.kernel,
                 "; add rows with \"backward\": true to device.attend (lnbench calibrate measures a "
                 "CPU's), or leave that pass out with --set sweep.pass=forward");
 }
