@@ -46,6 +46,9 @@ JsonNode load_tree(std::string_view text, const std::string& path,
   if (!node.is_object())
     throw UsageError(node.where(), ": a config is an object, this is ", node.kind_name(),
                      "\n  hint: start with {");
+  if (node.find("run") && node.find("environment"))
+    throw UsageError(node.where(), ": this is a result, not a config",
+                     "\n  hint: its config is under run.config");
   const JsonNode* extends = node.find("extends");
   if (!extends) return node;
   if (!extends->is_string())

@@ -211,6 +211,11 @@ TEST(ConfigMistakes, TheFile) {
       {"[1]", "dir/x.json:1:", "a config is an object, this is a list", "start with {"},
       {"{ \"a\": 1,\n\"a\": 2 }", "dir/x.json:2:", "'a' occurs twice", "line 1"},
       {"{ \"a\": }", "dir/x.json:1:", "not valid JSON", "comma"},
+      {"{ \"a\": 1,\n", "dir/x.json:1:", "not valid JSON", "the file is cut off"},
+      {"{ \"a\": \"b", "dir/x.json:1:", "not valid JSON", "the file is cut off"},
+      {"{ \"a\": tru", "dir/x.json:1:", "not valid JSON", "the file is cut off"},
+      {R"({ "schema_version": 1, "run": {}, "environment": {} })",
+       "dir/x.json:1:", "this is a result", "run.config"},
   });
 }
 

@@ -27,8 +27,8 @@ constexpr size_t kMaxDepth = 100, kMaxKeys = 10000;
 // Builds the tree from parse events.
 class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  TreeBuilder(const Cursor& cursor, std::string_view file)
-      : cursor_(cursor), file_(std::make_shared<const std::string>(file)) {}
+  TreeBuilder(const Cursor& cursor, std::string_view file, size_t size)
+      : cursor_(cursor), file_(std::make_shared<const std::string>(file)), size_(size) {}
 
   JsonNode take() { return std::move(root_); }
 
@@ -60,12 +60,16 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
     stack_.back()->keys.push_back(v);
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& e) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::json::exception& e) override {
     // "[json.exception.parse_error.101] parse error at line 1, column 5: ..."
     std::string what = e.what();
     if (const auto colon = what.find(": "); colon != std::string::npos) what.erase(0, colon + 2);
-    throw UsageError(*file_, ":", number_line(), ": not valid JSON: ", what,
-                     "\n  hint: look for a missing or extra comma, quote or bracket just before");
+    throw UsageError(
+        *file_, ":", number_line(), ": not valid JSON: ", what,
+        position > size_
+            ? "\n  hint: the file is cut off, or a quote or bracket is not closed"
+            : "\n  hint: look for a missing or extra comma, quote or bracket just before");
   }
 
  private:
@@ -104,6 +108,7 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   const Cursor& cursor_;
   std::shared_ptr<const std::string> file_;
+  size_t size_;  // of the text
   JsonNode root_;
   std::vector<JsonNode*> stack_;
 };
@@ -217,7 +222,7 @@ std::string JsonNode::where() const {
 
 JsonNode parse_json(std::string_view text, std::string_view file) {
   Cursor cursor;
-  TreeBuilder builder(cursor, file);
+  TreeBuilder builder(cursor, file, text.size());
   const auto counted = std::views::transform(text, [&cursor](char c) {
     if (c == '\n') ++cursor.line;
     return cursor.last = c;
