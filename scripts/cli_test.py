@@ -209,6 +209,8 @@ class Plan(Case):
 
     def test_depth(self):
         self.assertIn("layers", self.expect(0, "depth", self.config).stdout)
+        longest = self.rows("depth", "figure5-cluster", "--filter", "algorithm == dilated && seq_len == 1B")
+        self.assertEqual([(row["ranks"], row["layers"]) for row in longest], [("256", "5"), ("1024", "5"), ("4096", "never")])
         self.assertTrue(all(int(row["layers"]) > 0 for row in self.rows("depth", self.config, "--filter", "algorithm == dilated")))
 
     def test_on_a_cluster_it_tells_time_memory_and_gpu_hours(self):

@@ -27,6 +27,7 @@ std::string branches_text(const DilatedPattern& pattern) {
 }
 
 struct DepthRow {
+  int ranks;
   const AttentionProblem& problem;
   const DilatedPattern& pattern;
   DependencyDepth depth;
@@ -38,6 +39,7 @@ std::vector<Column<DepthRow>> depth_columns() {
   using R = const DepthRow&;
   return {
       {"seq_len", "tokens", kTokens, 10, 0, [](R r) { return r.problem.seq_len; }},
+      {"ranks", "", kNumber, 5, 0, [](R r) { return r.ranks; }},
       {"heads", "", kNumber, 5, 0, [](R r) { return r.problem.num_heads; }},
       {"mask", "", kText, 6, 0, [](R r) { return r.problem.causal ? "causal" : "none"; }},
       {"layers", "", kNumber, 7, 0, [](R r) { return layers_node(r.depth.layers); }},
@@ -65,8 +67,8 @@ int run_depth(const Options& options) {
   Table<DepthRow> table(depth_columns(), table_style(options, &progress));
   table.note("dependency depth of the patterns of " + config.path);
   table.note(
-      "never: two neighbours are enough, such as tokens 2047 and 2048 under a causal mask, where "
-      "no branch joins them");
+      "ranks: that share a sequence; never: some token hears from some other through no number of "
+      "layers");
   table.note(
       "reachable: between tokens that do hear from each other (- : not looked for under a mask); "
       "paper: the estimate of section 2.4");
@@ -91,7 +93,7 @@ int run_depth(const Options& options) {
     };
     progress.start(++number, describe(point.params), 0);
     const DependencyDepth depth = dependency_depth(problem, pattern, limits);
-    table.add({problem, pattern, depth, steady_seconds() - begin});
+    table.add({point.params.group_ranks(), problem, pattern, depth, steady_seconds() - begin});
   }
   table.finish();
   return kOk;
