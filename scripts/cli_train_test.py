@@ -179,6 +179,12 @@ class Train(Case):
         self.assertIn("--resume", process.communicate()[1])
         self.assertTrue((folder / "checkpoint.bin").exists())
 
+    def test_a_warmup_as_long_as_the_training_is_warned_of(self):
+        for warmup, warned in ((1, False), (2, True)):
+            said = self.expect(0, "train", self.config, "--set", "train.steps=2", "--set", f"train.warmup_steps={warmup}", "-o",
+                               str(self.path / str(warmup))).stderr
+            self.assertEqual("warning: train.warmup_steps = 2 of train.steps = 2: the learning rate only rises" in said, warned, said)
+
     def test_mistakes(self):
         for more, hint in (
             (["--set", "sweep.seq_len=64,128"], "a model trains with one"),

@@ -69,6 +69,9 @@ int run_train(const Options& options) {
   Progress progress(options, world.is_root(), 1);
   Table<TrainStep> table(step_columns(plan.tokens_per_step()), table_style(options, &progress));
   if (world.is_root()) {
+    if (plan.train.warmup_steps >= plan.train.steps)
+      warn({concat("train.warmup_steps = ", plan.train.warmup_steps, " of train.steps = ",
+                   plan.train.steps, ": the learning rate only rises. Set fewer.")});
     table.note(what_trains(plan, world));
     table.head();
   }
