@@ -130,9 +130,10 @@ int plan_on_cluster(const Options& options, const Config& config) {
   how.alpha = AlphaSet::kNcclLl;  // after on_cluster(): it would change the points' ids
   Progress progress(options, true, int(points.size()));
   Table<PlanRow> table(plan_columns(true), table_style(options, &progress));
-  table.note(concat("plan of ", config.path, " on ", how.cluster.name, ": ", points.size(),
-                    " points; ", format_bytes(how.cluster.device.memory_bytes.value),
-                    " on each of ", how.cluster.num_gpus(), " ", how.cluster.device.name));
+  table.note(concat("plan of ", config.path, " on ", how.cluster.name, ": ",
+                    points_text(points.size()), "; ",
+                    format_bytes(how.cluster.device.memory_bytes.value), " on each of ",
+                    how.cluster.num_gpus(), " ", how.cluster.device.name));
   table.head();
   ClusterCost all;
   int fitting = 0;
@@ -193,7 +194,7 @@ int run_plan(const Options& options) {
   const auto gpus = std::ranges::count_if(points, on_gpu, &Point::params);
   Progress progress(options, true, int(points.size()));
   Table<PlanRow> table(plan_columns(false), table_style(options, &progress));
-  std::string head = concat("plan of ", config.path, ": ", points.size(), " points");
+  std::string head = concat("plan of ", config.path, ": ", points_text(points.size()));
   if (size_t(gpus) < points.size())
     head += concat("; ", format_si(peak, "FLOP/s"), " FMA peak per core measured here");
   if (gpus > 0) head += "; " + devices_text();
@@ -227,7 +228,7 @@ int run_plan(const Options& options) {
       unknown > 0
           ? concat(", without the forwards of ", unknown, " points: no GPU here tells its speed")
           : "",
-      "; time: of one run; above 64 ranks (large models: fewer), maxima are over 5 of them"));
+      "; time: of one run"));
   if (runs_here) print_ranks_missing(table, points, world);
   if (crowded > 0)
     table.note(concat(crowded, " points have more ranks than this machine's ", limits.devices,

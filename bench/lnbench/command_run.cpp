@@ -38,8 +38,9 @@ void print_head(TableWriter& table, const Sweep& sweep, const Plan& plan, World&
   }
   std::string threads_text;
   for (const int t : threads) threads_text += concat(threads_text.empty() ? "" : " or ", t);
-  table.note(concat(sweep.config.name, ": ", plan.points.size(), " points on up to ", most_ranks,
-                    " ranks (", sweep.is_virtual() ? "virtual" : sweep.transport, "), ",
+  table.note(concat(sweep.config.name, ": ", points_text(plan.points.size()), " on up to ",
+                    most_ranks, most_ranks == 1 ? " rank (" : " ranks (",
+                    sweep.is_virtual() ? "virtual" : sweep.transport, "), ",
                     std::ranges::all_of(sweep.points, on_gpu, &Point::params)
                         ? devices_text()
                         : concat(threads_text, " thread(s) each; peak of a core ",

@@ -67,8 +67,8 @@ int run_simulate(const Options& options) {
   });
   Progress progress(options, true, int(points.size()));
   Table<PointRecord> table(record_columns(), table_style(options, &progress));
-  table.note(concat(config.name, ": ", points.size(), " points simulated on ", cluster.name, " (",
-                    cluster.num_nodes(), " nodes of ", cluster.node_size(), " x ",
+  table.note(concat(config.name, ": ", points_text(points.size()), " simulated on ", cluster.name,
+                    " (", cluster.num_nodes(), " nodes of ", cluster.node_size(), " x ",
                     cluster.device.name, ", ", to_string(cluster.topology.kind), "); latencies ",
                     options.alpha == "band" ? "as a band" : options.alpha));
   if (replicas)

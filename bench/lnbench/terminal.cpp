@@ -87,6 +87,8 @@ std::string why_not_written(const std::filesystem::path& path, std::string_view 
              : concat("cannot write ", path.string(), ": ", why, " choose another ", option);
 }
 
+std::string points_text(size_t count) { return concat(count, count == 1 ? " point" : " points"); }
+
 void say(const std::string& line) { std::cerr << printable(line + "\n"); }
 
 void warn(const std::vector<std::string>& warnings) {
@@ -146,7 +148,7 @@ void print_summary(TableWriter& table, const Summary& summary, std::string_view 
 }
 
 void print_ranks_missing(TableWriter& table, const std::vector<Point>& points, int world_size) {
-  int64_t beyond = 0;
+  size_t beyond = 0;
   int most = 0;
   for (const Point& point : points)
     if (point.params.ranks > world_size && point.status != PointStatus::kSkippedExcluded &&
@@ -156,7 +158,7 @@ void print_ranks_missing(TableWriter& table, const std::vector<Point>& points, i
     }
   if (beyond > 0)
     table.note(concat(
-        beyond, beyond == 1 ? " point needs" : " points need", " more ranks than the ", world_size,
+        points_text(beyond), beyond == 1 ? " needs" : " need", " more ranks than the ", world_size,
         " there are: ", launched_world_size() ? "" : concat("--ranks ", most, ", or "),
         "mpirun -np ", most));
 }

@@ -199,7 +199,9 @@ std::string why_busy(const Environment& env) {
     return env.busy_share <= kBusyShare
                ? ""
                : concat("other programs used ", std::lround(100 * env.busy_share), " % of ",
-                        std::max(1, env.usable_threads), " usable hardware threads");
+                        is_bound(env) ? "rank 0's"
+                                      : concat(std::max(1, env.usable_threads), " usable"),
+                        " hardware threads");
   const int threads = shared_threads(env);
   if (env.load_average.empty() || env.load_average[0] <= 0.25 * threads) return {};
   return concat("load average ", env.load_average[0], " on ", threads,

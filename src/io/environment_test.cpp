@@ -153,6 +153,8 @@ TEST(Fitness, AMeasuredShareDecidesBeforeTheLoadOfTheLastMinute) {
   env.busy_share = 0.3;
   env.load_average = {0, 0, 0};
   EXPECT_EQ(why_busy(env), "other programs used 30 % of 4 usable hardware threads");
+  env.mpi_version = "Open MPI";
+  EXPECT_EQ(why_busy(env), "other programs used 30 % of rank 0's hardware threads");
   EXPECT_THAT(fitness_warnings(env, {.build_type = "Release"}), Contains(HasSubstr("30 %")));
   EXPECT_EQ(parsed<Environment>(dump_json(to_json(env))).busy_share, 0.3);
 }
