@@ -81,8 +81,10 @@ def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
     parts = [MARK_TEXT.get(s, s) for s in sources] if marks else ["source: " + ", ".join(sources)]
     if stated := spec["usermeta"]["figure"].get("key"):
         parts.append(stated)
-    if any("slot" in row for row in drawing.rows):
-        parts.append("×: not run or wrong")
+    if stopped := [row["status"] for row in drawing.rows if "slot" in row]:
+        left_out = sum(status.startswith("skipped") for status in stopped)
+        counts = ((left_out, "left out"), (len(stopped) - left_out, "wrong or failed"))
+        parts.append(f"×: {', '.join(f'{n:,} {what}' for n, what in counts if n)}")
     elif any("refused" in row for row in drawing.rows):
         parts.append("×: refused, at its predicted peak")
     if any("doubt" in row for row in drawing.rows):

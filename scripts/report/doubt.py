@@ -6,11 +6,14 @@ Example: dilated at 8K, 16K and 32K tokens, of which something disturbed 16K: th
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from .noise import key_of, why_undecided
 from .rows import Context, Drawing, Row
 from .series import group_by
+
+NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 
 def joins_times(spec: dict) -> bool:
@@ -21,7 +24,7 @@ def with_doubts(ctx: Context, drawing: Drawing) -> Drawing:
     """The drawing with `doubt` in the rows of single points that decide nothing, and the lines of such points alone."""
     reasons = {key_of(p): why for p in drawing.points if (why := why_undecided(ctx, p))}
     timed = [row for row in drawing.rows if row.get("value") is not None and "line" in row]
-    doubtful: dict[tuple[str, str], dict[str, None]] = {}
+    doubtful: dict[str, list[tuple[str, str, str]]] = {}  # kind of reason -> lines' ranks, names and reasons
     for line in group_by(timed, lambda r: (r["series"], r["line"], r["pass"])).values():
         found = [(row, why) for row in line if (why := reason_of(row, reasons))]
         if len(found) < len(line):
@@ -29,7 +32,7 @@ def with_doubts(ctx: Context, drawing: Drawing) -> Drawing:
                 row["doubt"] = why
         else:
             for why in dict.fromkeys(why for _, why in found):
-                doubtful.setdefault((line[0]["ranks_label"], why), {})[line[0]["series"].split(" · ")[0]] = None
+                doubtful.setdefault(NUMBER.sub("#", why), []).append((line[0]["ranks_label"], line[0]["series"].split(" · ")[0], why))
     remark = f"{drawing.remark} {lines_text(doubtful)}".strip()
     return replace(drawing, remark=remark, decides=any(key_of(p) not in reasons for p in drawing.points))
 
@@ -38,7 +41,17 @@ def reason_of(row: Row, reasons: dict) -> str:
     return reasons.get((row["run"], row["id"], row["source"]), "")
 
 
-def lines_text(doubtful: dict[tuple[str, str], dict[str, None]]) -> str:
-    """ "Lines that decide no claim: ring, usp on 4 ranks (4 threads of its ranks shared 2 cores)." """
-    texts = [f"{', '.join(names)} on {ranks} ({why})" for (ranks, why), names in doubtful.items()]
+def lines_text(doubtful: dict[str, list[tuple[str, str, str]]]) -> str:
+    """ "Lines that decide no claim: ring, usp on 4 ranks, ring on 8 ranks (4 to 8 threads of its ranks shared 2 cores)." """
+    texts = []
+    for lines in doubtful.values():
+        where = [f"{', '.join(dict.fromkeys(name for _, name, _ in some))} on {some[0][0]}" for some in group_by(lines, lambda line: line[0]).values()]
+        texts.append(f"{', '.join(where)} ({ranged([why for _, _, why in lines])})")
     return f"Lines that decide no claim: {'; '.join(texts)}." if texts else ""
+
+
+def ranged(reasons: list[str]) -> str:
+    """Reasons that differ in numbers alone as one: "samples are 1.6 to 2.1 times apart"."""
+    ends = [sorted(set(numbers), key=lambda text: float(text.replace(",", ""))) for numbers in zip(*map(NUMBER.findall, reasons))]
+    spans = iter(some[0] if len(some) == 1 else f"{some[0]} to {some[-1]}" for some in ends)
+    return NUMBER.sub(lambda _: next(spans), reasons[0])

@@ -135,6 +135,11 @@ class Figures(unittest.TestCase):
         crosses = [r for r in rows if "slot" in r]
         self.assertEqual(len(crosses), sum(r["status"] != "ok" for r in records))
         self.assertTrue(all("value" not in r for r in crosses))
+        for status, said in (("skipped_excluded", "×: 1 left out"), ("check_failed", "×: 1 wrong or failed")):
+            ctx = context([*(point("ring", n * K, 1) for n in (8, 16)), point("ring", 32 * K, 1) | {"status": status}])
+            drawn = next(f for f in build_figures(ctx) if f.name == "latency")
+            self.assertTrue(drawn.spec["title"]["subtitle"].endswith(said), drawn.spec["title"])
+            self.assertEqual(ctx.runs[0].extent.endswith("1 of them left out"), status != "check_failed", ctx.runs[0].extent)
 
     def test_no_picture_of_one_source_holds_another(self) -> None:
         for drawn in build_figures(context(full_sweep())):

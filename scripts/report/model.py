@@ -250,9 +250,11 @@ class Run:
 
     @property
     def extent(self) -> str:
-        """ "24 of 30 planned points"."""
+        """ "24 of 30 planned points, 9 of them left out"."""
         planned = number(self.get("summary.planned")) or number(self.get("run.planned"))
-        return f"{len(self.points):,} of {planned:,} planned points" if planned else plural(len(self.points), "point")
+        left_out = sum(n for status, n in self.counts.items() if status.startswith("skipped"))
+        text = f"{len(self.points):,} of {planned:,} planned points" if planned else plural(len(self.points), "point")
+        return text + (f", {left_out:,} of them left out" if left_out else "")
 
     @property
     def verdict(self) -> str:
