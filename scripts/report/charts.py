@@ -235,12 +235,15 @@ def in_panels(meta: dict[str, Any], drawing: Drawing, compared: list[str]) -> Dr
     def name(values: tuple[int, ...]) -> str:
         return " · ".join(compared[value] if a == "run" else SPLITS[a][1](value) for a, value in zip(axes, values))
 
-    places = sorted({tuple(row[a] for a in axes) for row in series if all(row.get(a) is not None for a in axes)})
+    places = every = sorted({tuple(row[a] for a in axes) for row in series if all(row.get(a) is not None for a in axes)})
     limit = MAX_PANELS if len(axes) == 1 else MAX_PANELS_OF_TWO
+    decide = {tuple(row.get(a) for a in axes) for row in series if row.get("value") is not None and not {"doubt", "undecided"} & row.keys()}
+    if len(places) > limit and decide:  # panels are few: those of points that decide something
+        places = [place for place in places if place in decide]
     runs = len({place[-1] for place in places}) if axes[-1] == "run" else 1
     held = spread([place[: -1 if runs > 1 else None] for place in places], max(1, limit // runs))  # each of them of every run
-    kept = [place for place in places if place[: -1 if runs > 1 else None] in held]
-    left = "" if kept == places else f"Panels: {', '.join(map(name, kept))}; the others are in the table."
+    kept = [place for place in every if place[: -1 if runs > 1 else None] in held]
+    left = "" if kept == every else f"Panels: {', '.join(map(name, kept))}; the others are in the table."
     rows = [
         row | {"panel": name(values)}
         for values in kept

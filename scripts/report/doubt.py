@@ -21,7 +21,8 @@ def joins_times(spec: dict) -> bool:
 
 
 def with_doubts(ctx: Context, drawing: Drawing) -> Drawing:
-    """The drawing with `doubt` in the rows of single points that decide nothing, and the lines of such points alone."""
+    """The drawing with `doubt` in the rows of single points that decide nothing, and `undecided` in those of lines of such
+    points alone, which its remark names."""
     reasons = {key_of(p): why for p in drawing.points if (why := why_undecided(ctx, p))}
     timed = [row for row in drawing.rows if row.get("value") is not None and "line" in row]
     doubtful: dict[str, list[tuple[str, str, str]]] = {}  # kind of reason -> lines' ranks, names and reasons
@@ -31,6 +32,8 @@ def with_doubts(ctx: Context, drawing: Drawing) -> Drawing:
             for row, why in found:
                 row["doubt"] = why
         else:
+            for row in line:
+                row["undecided"] = True
             for why in dict.fromkeys(why for _, why in found):
                 doubtful.setdefault(NUMBER.sub("#", why), []).append((line[0]["ranks_label"], line[0]["series"].split(" · ")[0], why))
     remark = f"{drawing.remark} {lines_text(doubtful)}".strip()

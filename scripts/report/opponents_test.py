@@ -55,6 +55,14 @@ class Opponents(unittest.TestCase):
         self.assertIn("Panels: 1 rank, 3 ranks, 5 ranks, 7 ranks; the others", drawn.caption)
         self.assertEqual({r["ranks"] for r in rows_of(drawn) if "ranks" in r}, {1, 3, 5, 7})
 
+    def test_few_panels_are_those_whose_points_decide(self) -> None:
+        records = [opponent(n * K, p, algorithm=a) for p in range(1, 8) for a in ("ring", "ulysses", "usp") for n in (8, 16)]
+        for record in records:
+            record["metrics"] = {"usable_cores": 4}
+        drawn = figure(records, "latency")
+        self.assertEqual(drawn.spec["facet"]["sort"], ["1 rank", "2 ranks", "3 ranks", "4 ranks"])
+        self.assertIn("the others are in the table", drawn.caption)
+
     def test_bytes_of_all_algorithms_lie_on_their_formula(self) -> None:
         rows = panel(figure(opponents_sweep(), "communication_ranks"), "64K tokens")
         exact = {r["series"] for r in rows} - {"dilated", "sparse"}
