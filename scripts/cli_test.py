@@ -32,7 +32,8 @@ class Usage(Case):
     def test_the_example_of_a_command_s_help_works(self):
         for command in ("plan", "depth", "simulate", "train"):
             example = re.search(r"shipped\s+one:\s+(\S+)", self.expect(0, command, "--help").stdout)[1]
-            steps = ("--set", "train.steps=1", "--set", "train.warmup_steps=0") if command == "train" else ()
+            little = ("train.steps=1", "train.warmup_steps=0", "train.held_out=0", "sweep.batch.size=1")
+            steps = [word for key in little for word in ("--set", key)] if command == "train" else ()
             output = ("-o", str(self.path / command)) if command in ("simulate", "train") else ()
             self.expect(0, command, example, *steps, *output)
         self.assertNotIn("simulate", self.expect(0, "recommend", "--help").stdout)
