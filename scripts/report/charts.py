@@ -25,7 +25,19 @@ from .doubt import joins_times, with_doubts
 from .evidence import COMPUTED
 from .model import PASSES, Point
 from .noise import disturbed, key_of
-from .rows import PLOT_PX, Builder, Context, Drawing, Row, asked, few_named, main_points, sample_count, spread
+from .rows import (
+    PLOT_PX,
+    Builder,
+    Context,
+    Drawing,
+    Row,
+    asked,
+    few_named,
+    main_points,
+    mark_groups,
+    sample_count,
+    spread,
+)
 from .series import group_by, sources_of
 from .specs import KINDS, PLOTS, Kind, encodings, expand, fill_log_axis, fill_scales, load_json, load_specs
 from .units import percent_label, plural, token_label
@@ -89,6 +101,8 @@ def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
         parts.append("×: refused, at its predicted peak")
     if any("doubt" in row for row in drawing.rows):
         parts.append("?: decides no claim")
+    if any("group_text" in row for row in drawing.rows):
+        parts.append("number: ranks that share a sequence, where it changes")
     if any("uncounted" in row for row in drawing.rows):
         parts.append("dash: by formula, not counted")
     return " · ".join(parts)
@@ -248,7 +262,7 @@ def in_panels(meta: dict[str, Any], drawing: Drawing, compared: list[str]) -> Dr
         row | {"panel": name(values)}
         for values in kept
         for row in drawing.rows
-        if "series" not in row or all(row.get(a, value) == value for a, value in zip(axes, values))
+        if all(row.get(a, value) == value for a, value in zip(axes, values))
     ]
     points = [p for p in drawing.points if tuple(SPLITS[a][0](p) for a in axes) in kept]
     note = f"{drawing.note} {left}".strip()
@@ -284,6 +298,8 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
         wanted = bool(ctx.trainings) or all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:
+            if joins_times(spec):
+                mark_groups(whole.rows)
             marked = with_doubts(ctx, whole) if joins_times(spec) else whole
             drawing = in_panels(meta, naming_its_pass(meta, marked), ctx.index.run_names if compared else [])
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]

@@ -141,13 +141,17 @@ class Figures(unittest.TestCase):
             self.assertTrue(drawn.spec["title"]["subtitle"].endswith(said), drawn.spec["title"])
             self.assertEqual(ctx.runs[0].extent.endswith("1 of them left out"), status != "check_failed", ctx.runs[0].extent)
 
-    def test_latency_says_where_more_ranks_share_a_sequence(self) -> None:
+    def test_lines_say_where_more_ranks_share_a_sequence(self) -> None:
         records = [point("dilated", n * K, 4, batch=32 // n) for n in (4, 8, 16, 32)]
         for record, replicas in zip(records, (4, 4, 2, 1)):
             record["params"]["replicas"] = replicas
-        drawn = figure(records, "latency")
-        self.assertIn("Ranks that share a sequence: of 4, 1 up to 8K tokens, 2 from 16K on, 4 at 32K.", drawn.caption)
-        self.assertNotIn("share a sequence", figure([point("dilated", n * K, 4) for n in (8, 16)], "latency").caption)
+        said = "number: ranks that share a sequence, where it changes"
+        for name in ("latency", "batch_runtime"):
+            drawn = figure(records, name)
+            self.assertEqual([(r["seq_len"] // K, r.get("group_text")) for r in rows_of(drawn)], [(4, None), (8, "1"), (16, "2"), (32, "4")])
+            self.assertIn("group", [layer["name"] for layer in drawn.spec["layer"]])
+            self.assertTrue(drawn.spec["title"]["subtitle"].endswith(said), drawn.spec["title"])
+        self.assertNotIn(said, figure([point("dilated", n * K, 4) for n in (8, 16)], "latency").spec["title"]["subtitle"])
 
     def test_no_picture_of_one_source_holds_another(self) -> None:
         for drawn in build_figures(context(full_sweep())):

@@ -47,11 +47,18 @@ class Opponents(unittest.TestCase):
     def test_split_keeps_limits_and_says_what_it_leaves_out(self) -> None:
         records = [opponent(8 * K, p, algorithm=a) for p in range(1, 8) for a in ("ring", "ulysses", "usp")]
         for record in records:
-            record["memory"]["device_bytes"] = 1 << 32
+            record["memory"]["device_bytes"] = 2 * record["memory"]["predicted_peak_bytes"]
         drawn = figure(records, "memory")
         names = ["1 rank", "3 ranks", "5 ranks", "7 ranks"]
         self.assertEqual(drawn.spec["facet"]["sort"], names)
-        self.assertEqual([r["panel"] for r in rows_of(drawn) if r["status"] == "limit"], names)  # one in each
+        limits = [r for r in rows_of(drawn) if r["status"] == "limit"]
+        self.assertEqual([r["panel"] for r in limits], [f"{r['ranks']} rank{'s' * (r['ranks'] > 1)}" for r in limits])  # none in another's
+        self.assertEqual({r["panel"] for r in limits}, set(names))
+        self.assertRegex(limits[0]["label"], r"^memory of a GPU: [\d.]+ MiB$")
+        self.assertIn("limit_text", [layer["name"] for layer in drawn.spec["spec"]["layer"]])
+        for record in records:
+            record["memory"]["device_bytes"] = 1 << 42
+        self.assertNotIn("limit", {r["status"] for r in rows_of(figure(records, "memory"))})  # far beyond each peak
         self.assertIn("Panels: 1 rank, 3 ranks, 5 ranks, 7 ranks; the others", drawn.caption)
         self.assertEqual({r["ranks"] for r in rows_of(drawn) if "ranks" in r}, {1, 3, 5, 7})
 

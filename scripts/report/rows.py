@@ -114,6 +114,7 @@ def base_row(ctx: Context, point: Point) -> Row:
         "ranks": point.ranks,
         "ranks_label": ctx.index.rank_label(point.ranks),
         "pass": point.pass_order,
+        "group_ranks": point.group_ranks,
         "line": f"{point.source} {point.run} {point.ranks}{batch}",
         "rank_line": f"{point.source} {point.run} {point.seq_len}{batch}",
         "batch_text": batch_text(point),
@@ -134,6 +135,18 @@ def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
         if point.source == "simulated":  # a colour, not a scale: legends would fill their hollow marks
             row["band_colour"] = ctx.index.styles[ctx.index.label(point)].colour
     return row
+
+
+def mark_groups(rows: list[Row]) -> None:
+    """Sets `group_text`, the ranks that share a sequence, on both sides of a change of their number along a line.
+    Of lines of as many ranks, which change alike, the longest and lowest one has it."""
+    timed = [row for row in rows if row.get("value") is not None and "line" in row]
+    for alike in group_by(timed, lambda r: (r["line"], r["pass"])).values():
+        lines = group_by(alike, lambda r: r["series"]).values()
+        ordered = sorted(max(lines, key=lambda line: (len(line), -line[0]["value"])), key=lambda row: row["seq_len"])
+        for before, after in itertools.pairwise(ordered):
+            for row in (before, after) if before["group_ranks"] != after["group_ranks"] else ():
+                row["group_text"] = f"{row['group_ranks']:,}"
 
 
 def asked(ctx: Context) -> dict[str, int]:

@@ -40,6 +40,7 @@ MAX_BARS = 16
 MAX_LANE_RANKS = 4
 PHASES = ("compute", "exposed messages", "merge", "waiting")
 OVERLAP = 0.01  # share of the full time: parts that pass it by more overlap
+NEAR_LIMIT = 4.0  # largest limit over the peak of a number of ranks that is drawn
 
 
 def exact_bytes(count: float | None) -> str:
@@ -135,28 +136,24 @@ def host_memory(run: Run) -> float | None:
     return min(known) if known else number(run.get("environment.memory_bytes"))
 
 
-def device_limits(ctx: Context, points: list[Point]) -> dict[str, float]:
-    """Known limits by name: what the points state, else the share of the host's memory of each rank."""
-    limits: dict[str, float] = {}
+def limit_rows(ctx: Context, points: list[Point], rows: list[Row]) -> list[Row]:
+    """Memory that a rank may use, for each number of ranks of which some row comes near it: what the points state, else the
+    host's memory divided among its ranks."""
+    limits: dict[tuple[int, float], str] = {}
     for point in points:
+        run = ctx.runs[point.run]
         if stated := point.num("memory.device_bytes"):
-            limits["memory of a GPU for a rank"] = stated
-    if limits:
-        return limits
-    for place, run in enumerate(ctx.runs):
-        fraction = number(run.get("run.config.memory.limit_fraction")) or 1.0
-        share = f"{percent_label(fraction)} of " if fraction != 1 else ""
-        on_host = [
-            1 if p.mode == "virtual" else p.ranks  # a walk holds one rank at a time
-            for p in points
-            if p.run == place and p.source == "measured" and not p.num("metrics.device_peak_flops")
-        ]
-        host = host_memory(run)
-        if not host:
-            continue
-        for ranks in spread(on_host, 3):
-            limits[f"{share}host memory" + (f" ÷ {ranks} ranks" if ranks > 1 else "")] = host * fraction / ranks
-    return limits
+            limits[point.ranks, stated] = "memory of a GPU"
+        elif point.source == "measured" and not point.num("metrics.device_peak_flops") and (host := host_memory(run)):
+            on_host = 1 if point.in_turn else point.ranks  # a walk holds one rank at a time
+            usable = host * (number(run.get("run.config.memory.limit_fraction")) or 1.0)
+            limits[point.ranks, usable / on_host] = "memory of the host" + (f" ÷ {on_host} ranks" if on_host > 1 else "")
+    peaks = {ranks: max(max(r.get("value") or 0, r.get("predicted_value") or 0) for r in some) for (ranks,), some in group_by(rows, lambda r: r["ranks"]).items()}
+    return [
+        {"status": "limit", "ranks": ranks, "value": value, "label": f"{of}: {bytes_label(value, 3)}", "text": exact_bytes(value)}
+        for (ranks, value), of in limits.items()
+        if value <= NEAR_LIMIT * peaks[ranks]
+    ]
 
 
 def resident_note(points: list[Point]) -> str:
@@ -189,12 +186,7 @@ def memory(ctx: Context) -> list[Drawing]:
         if point.status in ("skipped_memory", "oom") and point.seq_len and predicted:
             row = base_row(ctx, point) | {"value": predicted, "predicted": exact_bytes(predicted), "refused": True}
             rows.append(row | {"reason": point.text("reason") or "no reason given"})
-    limits = device_limits(ctx, shown)
-    for label, value in limits.items():
-        rows.append({"status": "limit", "label": label, "value": value, "text": exact_bytes(value)})
-    named = [f"{bytes_label(value, 3)} ({label})" for label, value in sorted(limits.items(), key=lambda item: -item[1])]
-    note = f"Red lines, from the top: {', '.join(named)}." if named else "The limit of the device is not recorded."
-    return single(rows, shown, note=" ".join(filter(None, (note, resident_note(shown)))))
+    return single(rows + limit_rows(ctx, shown, rows), shown, note=resident_note(shown))
 
 
 def share_of_peak(ctx: Context) -> list[Drawing]:

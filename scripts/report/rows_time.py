@@ -60,20 +60,7 @@ def latency(ctx: Context) -> list[Drawing]:
         return []
     stopped, params = stopped_rows(ctx, [p for p in ctx.points if not p.ok and p.seq_len])
     rows += stopped
-    return single(rows, shown, note=ranks_per_sequence_text(shown), params=params)
-
-
-def ranks_per_sequence_text(shown: list[Point]) -> str:
-    """ "Ranks that share a sequence: of 256, 1 up to 4M tokens, 2 from 8M on, 256 at 1B." """
-    texts = []
-    for (ranks,), some in sorted(group_by([p for p in shown if not p.in_turn], lambda p: p.ranks).items()):
-        by_length = sorted({(p.seq_len or 0, p.group_ranks) for p in some})
-        more = [(length, group) for length, group in by_length if group > by_length[0][1]]
-        if more and any(p.replicas > 1 for p in some):
-            last = max(length for length, group in by_length if group == by_length[0][1])
-            ends = [f"{by_length[0][1]} up to {token_label(last)} tokens", f"{more[0][1]:,} from {token_label(more[0][0])} on", f"{more[-1][1]:,} at {token_label(more[-1][0])}"]
-            texts.append(f"of {ranks:,}, {', '.join(ends[: len(more) + 1])}")
-    return f"Ranks that share a sequence: {'; '.join(texts)}." if texts else ""
+    return single(rows, shown, params=params)
 
 
 def passes(ctx: Context) -> list[Drawing]:
