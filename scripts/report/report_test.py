@@ -239,6 +239,8 @@ class Results(unittest.TestCase):
         svg = (plots / "latency.svg").read_text()
         for label in ("8K", "16K", "Latency against tokens", "filled marks: measured"):
             self.assertIn(label, svg)
+        middle, label = re.findall(r"legend-(?:symbol|label) .*?translate\(([\d.]+),", svg)[:2]
+        self.assertGreaterEqual(float(label) - float(middle), 12)  # a symbol is 6 wide on either side
         self.assertEqual((plots / "latency.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         self.assertTrue((directory / "report.html").is_file())
 
