@@ -178,8 +178,7 @@ def local_text(local: list[tuple[list[Point], Verdict]]) -> str:
     rates = "rates as in section 2.4" if all(map(rates_follow_segments, line)) else "these rates"
     of = f", the worst of {len(local)} lines" if len(local) > 1 else ""
     return (
-        f"{found} at {rates}{of}: {worst.text}. Not counted {counted}, because {shared_work_text(line)}. "
-        "A run that counts: lnbench run configs/constant-latency-shared-cpu.json."
+        f"{found} at {rates}{of}: {worst.text}. Not counted {counted}, because {shared_work_text(line)}."
     )
 
 
@@ -217,6 +216,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"doubling) on every line. A line counts if its long branches do at least {percent_label(SHARED_WORK)} of the FLOPs. Both thresholds are "
             "ours: the paper names none.",
             ("batch_runtime", "time_per_token", "weak_scaling", "latency"),
+            command="lnbench run configs/constant-latency-shared-cpu.json",
             rules=("rates", "lines", "short lengths"),
             more=f"No rise above {CONSTANT_RATIO:g}× either; a line without a rise above {CONSTANT_WITHIN:g}× is constant whatever its exponent. Long branches are those "
             "that ranks share; on one rank, and where one device takes the place of all, those beyond the first segment. Their share counts at each length. "
@@ -232,6 +232,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"Time per token of every exact algorithm against N at fixed ranks: exponent at least {GROWING_EXPONENT:.2f} on every line "
             "(quadratic attention: 1, linear: 0). A simulation assumes this: undecided.",
             ("batch_runtime", "time_per_token", "latency"),
+            command="lnbench run configs/complexity.json",
             rules=("lines", "lengths", "short lengths"),
         ),
         quiet_only(vanilla_grows),
@@ -244,6 +245,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"Bytes that a rank sends per sequence, on two or more ranks: no rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, nor above "
             f"{BYTES_RATIO_RANKS:.2f}× at fixed tokens per rank, on every line whose rates grow as its segments.",
             ("communication_ranks", "communication_tokens"),
+            command="lnbench run configs/opponents-cpu.json --ranks 8",
             rules=("rates", "lines", "lengths"),
             more="Bytes are counted; what a library’s collectives move is taken from the messages that they must deliver; those of modelled points are "
             "predicted. At fixed tokens per rank (P−1)/P alone rises up to 2×. At slower rates than section 2.4’s the bytes grow: such lines are listed, "
@@ -259,6 +261,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Backward passes of dilated attention on two or more ranks sum gradients by a reduce-scatter, sampled rows of dQ, dK and dV agree with the "
             f"definition in double precision, and a rank’s bytes do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks.",
             ("passes",),
+            command="lnbench run configs/backward-cpu.json",
             rules=("rates", "lines", "lengths"),
             more="Counted are gathers and gradients in fp32, on every line whose rates grow as its segments. A simulation computes no gradients: undecided.",
         ),
@@ -272,6 +275,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"Dilated attention over at least {BILLION:,} tokens, measured and checked on two or more ranks. Less is undecided: one device "
             "in the place of all ranks, a simulation, outputs without a check. Only a wrong output contradicts.",
             ("memory", "latency", "table"),
+            command="mpirun -np 128 lnbench run configs/one-billion-cpu.json --mode real --set memory.limit_bytes=1TiB",
             more="Every query and key of every branch counts, no value of the output is left unwritten, sampled rows agree with the definition in double "
             "precision, and the pattern joins all tokens at some depth. Tested is attention’s forward pass, as in figure 5: no layers, no training. Where it does "
             "not fit here, a larger machine may hold it.",
@@ -285,6 +289,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Every dilated point that was checked on two or more ranks, with messages between them, agrees within its tolerance with this suite’s "
             "own definition of the paper’s formulas in double precision, in sampled rows of every branch, head and rank.",
             ("table",),
+            command="lnbench run configs/opponents-cpu.json --ranks 8",
         ),
         equals_reference,
     ),
@@ -297,6 +302,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Layers and training steps around dilated attention on ranks that share a sequence, beside replicas that share the batch or ranks that split the "
             f"heads: each has the loss of one rank within {LOSS_WITHIN:g} (bf16: 1e-2) and passes its checks. Pipelines are not built here.",
             ("model_parts", "table"),
+            command="lnbench run configs/layer-cpu.json --ranks 4",
         ),
         orthogonal,
     ),
@@ -307,6 +313,8 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Asked of today’s algorithms, all later than the sentence: it is outdated if an exact one ran on several ranks and was checked at a length that fewer "
             "ranks had no memory for. We read the limit as memory: no exact algorithm lifts the quadratic work.",
             ("memory", "latency", "error_ranks", "communication_ranks", "table"),
+            command="mpirun -np 8 lnbench run configs/h100-8.json --set exclude=[] --set sweep.algorithm=ring --set sweep.seq_len=16M "
+            "--set sweep.ranks=1,8 --set memory.limit_bytes=1TiB --set measure.point_timeout_s=3600",
             more=f"{BEFORE_THE_PAPER} {AFTER_THE_PAPER} At most half of the memory per rank, at lengths that fewer ranks hold as well, is undecided; memory over all "
             "ranks does not fall.",
         ),
@@ -319,6 +327,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"Exponent of the time of a sequence against N at fixed ranks, on every line: vanilla within {EXPONENT_WITHIN:.2f} of 2; sparse and dilated at "
             f"most {EXPONENT_WITHIN:.2f} above 1.5 and 1. Judged only if all three were run; what a simulation assumes is undecided.",
             ("latency", "time_per_token", "table"),
+            command="lnbench run configs/complexity.json",
             rules=("rates", "lines", "short lengths"),
             more="Vanilla: every exact algorithm. Sparse: segments and keys per query ~ √N, chosen so. Dilated: rates ~ segments. A line needs "
             f"{EXPONENT_LENGTHS} lengths over a factor of {EXPONENT_SPAN:g} and R² ≥ {EXPONENT_R_SQUARED:g}. Counted FLOPs stand beside the times. The factor d "
@@ -336,6 +345,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"at most {DEPTH_EXTRA}, and no pair may stay apart. O(log N) is an upper bound, so fewer layers keep it.",
             ("dependency_depth",),
             COMPUTED,
+            command="lnbench run configs/geometric-cpu.json",
             more=f"The {DEPTH_EXTRA} are a local hop at either end, which the estimate leaves out. Judged are patterns of one first segment and one α, of segments and of "
             f"rates, whose estimates are {DEPTH_SPREAD:g} or more layers apart and whose rates do not exceed the next shorter segment. The order O(log N) is "
             "tested, not the estimate as a number.",

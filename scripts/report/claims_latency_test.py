@@ -55,7 +55,7 @@ class Latency(unittest.TestCase):
             self.assertTrue(found.deciding.text.startswith(f"{words[0]} at rates as in section 2.4: "), found)
             self.assertIn("largest rise 1×" if exponent == 0 else "largest rise 16×", found.deciding.whole)
             self.assertIn(
-                f"Not counted {words[1]}, because branches that ranks share do 1.49 % to 14.3 % of the FLOPs. A run that counts: lnbench",
+                f"Not counted {words[1]}, because branches that ranks share do 1.49 % to 14.3 % of the FLOPs.",
                 found.deciding.text,
             )
         both = records + [r | {"params": r["params"] | {"dtype": "bf16"}, "id": f"b{i}"} for i, r in enumerate(line_of("dilated", 0.0))]

@@ -20,6 +20,7 @@ from report.claims_latency_test import Latency  # noqa: F401  (runs them too)
 from report.claims_noise_test import Noise  # noqa: F401  (runs them too)
 from report.claims_pattern_test import Pattern  # noqa: F401  (runs them too)
 from report.fits import fit_power_law
+from report.page import claim_row
 from report.paper_lines import RULES
 from report.synthetic_fixture import B, K, M, complexity_sweep, context, opponents_sweep, point, with_depth
 from report.units import bytes_label, duration_label, ratio_label, significant, token_label
@@ -42,6 +43,16 @@ class Units(unittest.TestCase):
     def test_ratios_stay_short(self) -> None:
         self.assertEqual([ratio_label(v) for v in (0.5, 2800, 14_190, 500_000, 1.24e6)],
                          ["0.5×", "2800×", "14.2k×", "500k×", "1.24M×"])
+
+
+class Commands(unittest.TestCase):
+    def test_what_is_not_decided_names_a_documented_run_that_decides(self) -> None:
+        table = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+        for found in judge(context([])):
+            self.assertTrue(f"`{found.command}`" in table, found.command)
+            self.assertTrue((ROOT / re.search(r"configs/\S+", found.command)[0]).is_file(), found.command)
+            self.assertIn(f"To decide it: <code>{found.command}</code>", claim_row(1, found, []))
+        self.assertNotIn("To decide it", claim_row(1, claim(line_of("dilated", 0.0), "dilated attention is nearly"), []))
 
 
 class Fits(unittest.TestCase):

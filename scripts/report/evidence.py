@@ -54,6 +54,7 @@ class Claim:
     about: str = ""  # COMPUTED, of a claim that takes the points of all sources together
     rules: tuple[str, ...] = ()  # names of RULES (paper_lines.py), which several claims share
     more: str = ""  # thresholds and exceptions of the test
+    command: str = ""  # a run that decides it
     evidence: list[Evidence] = field(default_factory=list)
 
     @property

@@ -15,7 +15,7 @@ from .answer import answer_section
 from .charts import Figure
 from .clusters import clusters_section
 from .compare import compare_section
-from .evidence import MEANING, NOT_TESTED, Claim, Evidence
+from .evidence import MEANING, NOT_TESTED, SEEN, Claim, Evidence
 from .markup import (
     attribute,
     definition_list,
@@ -191,12 +191,13 @@ def claim_row(number: int, claim: Claim, figures: list[Figure]) -> str:
     seen = evidence_items(claim) or "<li>no points</li>"
     links = ", ".join(link for link in (figure_link(n, figures) for n in claim.figures) if link) or "none"
     rules = f"Rules below the table: {', '.join(claim.rules)}." if claim.rules else ""
+    decides = f"<p>To decide it: <code>{escape(claim.command)}</code></p>" if claim.status in (NOT_TESTED, SEEN) else ""
     told = " ".join(filter(None, (claim.more, rules)))
     more = details_html("more", escape(told), "p") if told else ""
     return (
         f'<tr id="claim-{number}" data-claim="{attribute(claim.title)}" data-status="{attribute(claim.status)}"><th scope="row">{escape(claim.title)}<p class="quote">{escape(claim.quote)}</p></th>'
         f'<td class="verdict-cell"><span class="badge {claim.status}">{escape(claim.status)}</span>{scale}</td>'
-        f"<td><ul>{seen}</ul></td><td>{escape(claim.test)}{more}</td><td>{links}</td></tr>"
+        f"<td><ul>{seen}</ul>{decides}</td><td>{escape(claim.test)}{more}</td><td>{links}</td></tr>"
     )
 
 
