@@ -236,8 +236,8 @@ int64_t received_messages(const ShardedProblem& s, const RankProgram& program, R
   return count;
 }
 
-RankCounts program_counts(const ShardedProblem& sharded, const RankProgram& program, Rank rank) {
-  const RankAccount a = account(sharded, program, rank);
+RankCounts program_counts(const ShardedProblem& sharded, const RankProgram& program, Rank rank,
+                          const RankAccount& a) {
   return {a.bytes_sent, a.messages_sent, a.bytes_received,
           received_messages(sharded, program, rank), a.memory_bytes()};
 }

@@ -49,8 +49,13 @@ RankAccount account(const ShardedProblem& sharded, const RankProgram& program, R
 // Non-empty messages that a rank receives. Apart from its account, because it looks at every member
 // of a gather: plans and walks over thousands of ranks do without.
 int64_t received_messages(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
-// Both, to be held against closed forms and against what was counted.
-RankCounts program_counts(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
+// Both, to be held against closed forms and against what was counted. `account`: the rank's.
+RankCounts program_counts(const ShardedProblem& sharded, const RankProgram& program, Rank rank,
+                          const RankAccount& account);
+inline RankCounts program_counts(const ShardedProblem& sharded, const RankProgram& program,
+                                 Rank rank) {
+  return program_counts(sharded, program, rank, account(sharded, program, rank));
+}
 
 // Totals over ranks: sums of work, maxima of bytes, messages and memory.
 struct WorldAccount {

@@ -111,6 +111,17 @@ TEST(Accounting, ClosedFormsAreTheCountRunByRun) {
   EXPECT_GT(exact, 300);
 }
 
+// Pairs of a mask may take long to count: what has a program's account does not make it again.
+TEST(Accounting, CountsAreThoseOfTheAccountAtHand) {
+  const ShardedProblem s{shapes()[0].problem, shapes()[0].pattern, {96, 2}};
+  const RankProgram program =
+      make_schedule(find_algorithm("dilated"), s, Pass::kForward).program(0);
+  RankAccount a = account(s, program, 0);
+  EXPECT_EQ(program_counts(s, program, 0, a), program_counts(s, program, 0));
+  a.bytes_sent += 1;
+  EXPECT_EQ(program_counts(s, program, 0, a).bytes_sent, a.bytes_sent);
+}
+
 TEST(Accounting, BytesOfAViewAreThoseOfItsMap) {
   for_each_case([&](const AlgorithmInfo& algorithm, const ShardedProblem& s) {
     const Schedule schedule = algorithm.make(s);
