@@ -213,8 +213,7 @@ void ProgramExecutor::execute(size_t op) {
 }
 
 std::optional<SingleAttend> ProgramExecutor::single_attend() {
-  // It takes the kernel of one forward pass.
-  if (has_backward(program().pass) || has_layers(program().scope)) return {};
+  if (!has_single_attend(program().pass, program().scope)) return {};
   const AttentionProblem& p = sharded().problem;
   const double pairs = account(sharded(), program(), comm_.rank()).pairs;
   const double rows = double(shard().tokens());

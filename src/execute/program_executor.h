@@ -38,6 +38,10 @@ class ProgramExecutor : public Executor {
   std::vector<std::span<std::byte>> poisoned() const override;
   using Executor::run;
   double run(RunMode mode) override;
+  // It takes the kernel of one forward pass.
+  static constexpr bool has_single_attend(Pass pass, Scope scope) {
+    return !has_backward(pass) && !has_layers(scope);
+  }
   std::optional<SingleAttend> single_attend() override;
   double run(const SingleAttend& single) override;
 

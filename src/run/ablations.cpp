@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "execute/program_executor.h"
 #include "measure/sampler.h"
 #include "measure/statistics.h"
 #include "run/backend.h"
@@ -11,8 +12,6 @@
 
 namespace longnet {
 namespace {
-
-constexpr int kModes = 5, kModesOfOneRank = 2;
 
 // In the order in which round 0 runs them. kTimedOps computes, and notes the times of its ops.
 enum class AblationMode {
@@ -124,8 +123,12 @@ class ModeRuns {
 
 }  // namespace
 
-int ablation_runs(double run_s, int ranks) {
-  return worthwhile_rounds(run_s) * (ranks == 1 ? kModesOfOneRank : kModes) + 1;
+// As ModeRuns takes them.
+int ablation_runs(double run_s, const PointParams& p) {
+  const bool alone = p.ranks == 1, gpu = on_gpu(p);
+  const int single = !gpu && ProgramExecutor::has_single_attend(p.pass, p.scope);
+  const int modes = gpu + (alone ? 2 * single : 4 + single);
+  return worthwhile_rounds(run_s) * modes + (gpu ? modes : !alone);
 }
 
 void record_phases(PointRecord& record, PointSession& session, bool ablations, Communicator& comm) {

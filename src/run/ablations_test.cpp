@@ -94,8 +94,21 @@ TEST(Ablations, TimesOfOpsMayNeedARunOfTheirOwn) {
 }
 
 TEST(Ablations, RunsAreCounted) {
-  EXPECT_EQ(ablation_runs(5, 2), 2 * 5 + 1);
-  EXPECT_EQ(ablation_runs(0.1, 1), 5 * 2 + 1);
+  for (const int ranks : {1, 2})
+    for (const char* kernel : {"cpu", "cuda"})
+      for (const Scope scope : {Scope::kAttention, Scope::kModel}) {
+        PointParams p = small_point("ring", ranks).params;
+        p.kernel = kernel;
+        p.scope = scope;
+        std::vector<RunMode> runs;
+        const auto like_it = [&](FakeExecutor& e) {
+          e.every_run = !on_gpu(p);
+          if (on_gpu(p) || has_layers(scope)) e.single_s = 0;
+        };
+        phases_of(ranks, true, like_it, &runs);
+        EXPECT_EQ(ablation_runs(5, p), int(runs.size())) << ranks << kernel << to_string(scope);
+      }
+  EXPECT_EQ(ablation_runs(0.1, small_point("local", 1).params), 5 * 2);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
 // executor's output. Collective.
 void record_phases(PointRecord& record, PointSession& session, bool ablations, Communicator& comm);
 
-// Runs that the ablations take of a point whose forward takes `run_s`.
-int ablation_runs(double run_s, int ranks);
+// Runs that the ablations take of a point that takes `run_s`.
+int ablation_runs(double run_s, const PointParams& params);
 
 }  // namespace longnet

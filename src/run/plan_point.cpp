@@ -385,7 +385,7 @@ double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
       backend_of(p.kernel).fill_s_per_value() *
       double(p.problem.seq_len * p.problem.batch * p.problem.num_heads * p.problem.head_dim) /
       p.ranks;
-  double runs = samples + ablation_runs(plan.estimated_s, p.ranks), references = 1;
+  double runs = samples + ablation_runs(plan.estimated_s, p), references = 1;
   if (has_layers(p.scope))  // two forward passes; no rows of attention are recomputed
     return plan.estimated_s * (runs + 2) + plan.check_s + fill;
   if (has_backward(p.pass)) {  // the output is made once before; dQ takes the keys twice more

@@ -35,7 +35,10 @@ class FakeExecutor final : public Executor {
     single.pairs = 100, single.listed_pairs = 125;
     return single;
   }
-  double run(const SingleAttend&) override { return single_s; }
+  double run(const SingleAttend&) override {
+    runs.push_back(RunMode::kComputeOnly);
+    return single_s;
+  }
   RunPhases phases() const override { return of_phases; }
   std::span<const OpTime> op_times() const override { return times_; }
   void time_ops(bool on) override { timed = on; }
