@@ -43,7 +43,7 @@ std::string work_of(const PointRecord& r) {
 std::string own_evidence(const PointRecord& r) {
   if (const double busy = metric(r, "busy_share"); busy > kBusyShare)
     return concat("other programs used ", std::lround(100 * busy), " % of the cores");
-  if (r.work.peak_flops_per_s > 0 && std::isnan(r.work.share_of_peak))
+  if (r.work.peak_flops_per_s > 0 && !(r.work.share_of_peak <= 1))  // older records: above 1
     return "the cores' peak beside the samples was lower than the samples' own rate";
   if (!r.timing.samples_s.empty()) {
     const auto [fastest, slowest] = std::ranges::minmax(r.timing.samples_s);

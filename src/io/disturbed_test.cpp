@@ -29,18 +29,20 @@ TEST(Disturbed, AQuietRunHasNone) {
 
 TEST(Disturbed, EachKindOfEvidenceIsNamed) {
   PointRecord busy = quiet("busy"), apart = quiet("apart"), again = quiet("again"),
-              slow = quiet("slow"), peak = quiet("peak");
-  peak.work.peak_flops_per_s = 1e9;  // without a share of it
+              slow = quiet("slow"), peak = quiet("peak"), over = quiet("over");
+  peak.work.peak_flops_per_s = over.work.peak_flops_per_s = 1e9;  // one without a share of it
+  over.work.share_of_peak = 1.01;
   busy.metrics["busy_share"] = 0.31;
   apart.timing.samples_s[1] = 1.8;
   again.ablations->full_s = 0.8;
   slow.ablations->single_attend_s = 1.2;
   EXPECT_THAT(
-      disturbed_points({busy, apart, again, peak, slow, quiet("quiet")}),
+      disturbed_points({busy, apart, again, over, peak, slow, quiet("quiet")}),
       ElementsAre(
           Pair("again", "the full step, repeated by the ablations, took 0.67 times as long"),
           Pair("apart", "samples are 1.8 times apart"),
           Pair("busy", "other programs used 31 % of the cores"),
+          Pair("over", "the cores' peak beside the samples was lower than the samples' own rate"),
           Pair("peak", "the cores' peak beside the samples was lower than the samples' own rate"),
           Pair("slow", "its pairs as a single attend took 1.2 times as long as those of busy")));
   slow.per_rank[1].pairs = 1001;  // other work
