@@ -80,8 +80,8 @@ struct PlanRow {
   std::optional<int64_t> bytes_sent{}, messages{}, memory_bytes{};
 };
 
-// `on_cluster`: of what GPUs take, else of what this machine takes.
-std::vector<Column<PlanRow>> plan_columns(bool on_cluster) {
+// `on_cluster`: of what GPUs take, else of what this machine takes. `common`: options left out.
+std::vector<Column<PlanRow>> plan_columns(bool on_cluster, const std::set<std::string>& common) {
   using enum Shown;
   using R = const PlanRow&;
   std::vector<Column<PlanRow>> columns{
@@ -95,7 +95,7 @@ std::vector<Column<PlanRow>> plan_columns(bool on_cluster) {
       {"balance", "", kNumber, 7, 3, [](R r) { return to_json(r.balance); }},
       {"estimate_s", "time", kSeconds, 8, 0, [](R r) { return to_json(r.seconds); }},
       {"options", "", kText, on_cluster ? 16 : 10, 0,
-       [](R r) { return shown_options(r.point.params); }},
+       [common](R r) { return shown_options(r.point.params, common); }},
       {"note", "", kNote, 0, 0, [](R r) { return r.point.reason; }},
   };
   insert_axis_columns(columns, "flops", [](R r) -> const PointParams& { return r.point.params; });
@@ -129,11 +129,14 @@ int plan_on_cluster(const Options& options, const Config& config) {
   const auto points = on_cluster(config, how, options.filter);
   how.alpha = AlphaSet::kNcclLl;  // after on_cluster(): it would change the points' ids
   Progress progress(options, true, int(points.size()));
-  Table<PlanRow> table(plan_columns(true), table_style(options, &progress));
+  TableStyle style = table_style(options, &progress);
+  const Constants same = leave_out_constants(style, points);
+  Table<PlanRow> table(plan_columns(true, same.options), style);
   table.note(concat("plan of ", config.path, " on ", how.cluster.name, ": ",
                     points_text(points.size()), "; ",
                     format_bytes(how.cluster.device.memory_bytes.value), " on each of ",
                     how.cluster.num_gpus(), " ", how.cluster.device.name));
+  if (!same.text.empty()) table.note("all points: " + same.text);
   table.head();
   ClusterCost all;
   int fitting = 0;
@@ -193,7 +196,9 @@ int run_plan(const Options& options) {
   limits.cores = usable;
   const auto gpus = std::ranges::count_if(points, on_gpu, &Point::params);
   Progress progress(options, true, int(points.size()));
-  Table<PlanRow> table(plan_columns(false), table_style(options, &progress));
+  TableStyle style = table_style(options, &progress);
+  const Constants same = leave_out_constants(style, points);
+  Table<PlanRow> table(plan_columns(false, same.options), style);
   std::string head = concat("plan of ", config.path, ": ", points_text(points.size()));
   if (size_t(gpus) < points.size())
     head += concat("; ", format_si(peak, "FLOP/s"), " FMA peak per core measured here");
@@ -201,6 +206,7 @@ int run_plan(const Options& options) {
   if (gpus > 0 && limits.device_flops > 0)
     head += concat(", estimated at ", format_si(limits.device_flops, "FLOP/s"), " each");
   table.note(head);
+  if (!same.text.empty()) table.note("all points: " + same.text);
   table.head();
   double seconds = 0;
   int runnable = 0, unknown = 0, crowded = 0;

@@ -173,6 +173,13 @@ TableStyle table_style(const Options& options, Progress* progress) {
           }};
 }
 
+Constants leave_out_constants(TableStyle& style, const std::vector<Point>& points) {
+  if (style.wide || style.format != TableFormat::kText) return {};
+  Constants same = constants_of(points);
+  style.left_out = same.columns;
+  return same;
+}
+
 void add_record(Table<PointRecord>& table, const PointRecord& record, bool color) {
   table.add(record, color ? colour_of(record.status) : "");
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <sstream>
 
 #include "io/units.h"
 
@@ -36,6 +38,11 @@ JsonNode optional(const std::optional<int64_t>& known, const std::optional<int64
   return known ? to_json(*known) : to_json(other);
 }
 
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
 void flatten(const std::string& path, const JsonNode& node, FlatRecord& out) {
   if (!node.is_object()) return out.emplace_back(path, node), void();
   for (size_t i = 0; i < node.keys.size(); ++i)
@@ -55,13 +62,42 @@ ColumnHead column_of(const Axis& axis) {
           .priority = axis.use.priority};
 }
 
-std::string shown_options(const PointParams& params) {
+std::string shown_options(const PointParams& params, const std::set<std::string>& without) {
   PointParams p = params;
   if (p.mode == Mode::kSimulated) find_axis("kernel")->member.set(p, find_axis("kernel")->standard);
   std::string text = options_text(p);
   if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
     text += (text.empty() ? "" : " ") + p.cluster.substr(changes + 1);
-  return text;
+  std::vector<std::string> words = words_of(text);
+  std::erase_if(words, [&](const std::string& word) { return without.contains(word); });
+  return join(words, " ");
+}
+
+Constants constants_of(const std::vector<Point>& points) {
+  Constants same;
+  if (points.size() < 2) return same;
+  std::vector<std::string> said;
+  for (const Axis& axis : axes()) {
+    if (axis.use.width == 0 || axis.use.priority > 0) continue;  // options say the kernel
+    const Value first = axis.member.get(points[0].params);
+    if (!std::ranges::all_of(points,
+                             [&](const Point& p) { return axis.member.get(p.params) == first; }))
+      continue;
+    same.columns.emplace(axis.key);
+    said.push_back(concat(axis.key, " ", human(to_node(first), column_of(axis).shown)));
+  }
+  std::vector<std::string> common = words_of(shown_options(points[0].params));
+  bool more = false;  // options that differ
+  for (const Point& point : points) {
+    const auto words = words_of(shown_options(point.params));
+    std::erase_if(common, [&](const auto& word) { return std::ranges::count(words, word) == 0; });
+  }
+  same.options = {common.begin(), common.end()};
+  for (const Point& point : points) more |= !shown_options(point.params, same.options).empty();
+  if (!more) same.columns.emplace("options");
+  if (!common.empty()) said.push_back(join(common, " "));
+  same.text = join(said, ", ");
+  return same;
 }
 
 std::vector<Column<PointRecord>> record_columns() {

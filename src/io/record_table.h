@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,9 +28,16 @@ void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view nex
 }
 
 std::vector<Column<PointRecord>> record_columns();
-// The algorithm's options and the what-ifs of a cluster; that a simulated kernel is modelled goes
-// without saying.
-std::string shown_options(const PointParams& params);
+// The algorithm's options and the what-ifs of a cluster, but those words; that a simulated kernel
+// is modelled goes without saying.
+std::string shown_options(const PointParams& params, const std::set<std::string>& without = {});
+// What several points have in common: columns of one value, words of all options, and both as text:
+// "seq_len 8K, batch 1, d=32 bf16".
+struct Constants {
+  std::set<std::string> columns, options;
+  std::string text;
+};
+Constants constants_of(const std::vector<Point>& points);
 std::string_view colour_of(PointStatus status);  // colour of its row: "31" is red
 
 // {"timing": {"median_s": 0.1}, "per_rank": [...]} -> "timing.median_s": 0.1, "per_rank": [...]

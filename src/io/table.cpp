@@ -86,6 +86,8 @@ TableWriter::TableWriter(std::vector<ColumnHead> heads, TableStyle style)
     if (heads_[*last].priority == 0) break;
     columns_.erase(last);
   }
+  if (!all)
+    std::erase_if(columns_, [&](size_t i) { return style_.left_out.contains(heads_[i].name); });
 }
 
 std::ostream& TableWriter::line() {

@@ -18,6 +18,7 @@
 #pragma once
 #include <functional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,7 @@ struct ColumnHead {
 struct TableStyle {
   TableFormat format = TableFormat::kText;
   bool wide = false;                    // all columns, notes on their rows
+  std::set<std::string> left_out{};     // columns, unless all are shown
   std::ostream* out = nullptr;          // rows
   std::ostream* notes = nullptr;        // notes of formats other than text
   std::function<void()> before_line{};  // e.g. clears a line of progress

@@ -97,6 +97,14 @@ TEST(Table, WideShowsAllOnOneLine) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
 }
 
+TEST(Table, TextLeavesColumnsOut) {
+  const std::set<std::string> left_out{"options"};
+  EXPECT_EQ(written({.left_out = left_out}).find("options"), std::string::npos);
+  for (const TableStyle& all : {TableStyle{.wide = true, .left_out = left_out},
+                                TableStyle{.format = TableFormat::kCsv, .left_out = left_out}})
+    EXPECT_NE(written(all).find("options"), std::string::npos);
+}
+
 // Whatever the cells hold, what is too long stands below its row.
 TEST(Table, NoLineIsLongerThanAHundred) {
   const std::string reason =
@@ -144,6 +152,22 @@ TEST(RecordTable, AxesHaveColumns) {
   const ColumnHead head = column_of(*find_axis("seq_len"));
   EXPECT_EQ(head.shown, Shown::kTokens);
   EXPECT_EQ(column_of(*find_axis("kernel")).priority, 4);
+}
+
+TEST(RecordTable, ConstantsAreColumnsOfOneValue) {
+  std::vector<Point> points(2, Point{.params = standard_params()});
+  points[0].params.problem.seq_len = points[1].params.problem.seq_len = 8192;
+  points[1].params.ranks = 2;
+  for (Point& point : points) point.params.problem.head_dim = 128;
+  EXPECT_EQ(constants_of(points).text, "algorithm dilated, seq_len 8K, batch 1, d=128");
+  EXPECT_TRUE(constants_of(points).columns.contains("options"));
+  points[1].params.problem.causal = true;
+  const Constants same = constants_of(points);
+  EXPECT_EQ(same.columns, std::set<std::string>({"algorithm", "batch", "seq_len"}));
+  EXPECT_EQ(shown_options(points[0].params, same.options), "");
+  EXPECT_EQ(shown_options(points[1].params, same.options), "causal");
+  points.pop_back();
+  EXPECT_TRUE(constants_of(points).columns.empty());
 }
 
 TEST(RecordTable, FitsIntoAHundredColumns) {
