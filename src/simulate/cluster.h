@@ -46,6 +46,7 @@ struct LinkSpec {
   Quantity overhead_s{};             // time of the rank itself per message posted
   Quantity call_s{};                 // one call of send and receive, besides the latency
   Quantity channel_bytes_per_s{};    // one channel of a pair of ranks; 0: no limit
+  Quantity channels{};               // of a pair of few ranks; 0: two
   Quantity shared_bytes_per_s{};     // all such traffic of a node together; 0: no limit
   Quantity ll_bytes_per_s{};         // most that NCCL's LL protocol moves in one node; 0: any
   Quantity device_share{};           // of the device's cores, that messages hold while they move

@@ -171,6 +171,8 @@ void fields(FileObject& f, LinkSpec& link) {
   quantity(f, "overhead_s", link.overhead_s, kOptionalSeconds);
   quantity(f, "call_s", link.call_s, kOptionalSeconds);
   quantity(f, "channel_bytes_per_s", link.channel_bytes_per_s, kOptional);
+  quantity(f, "channels", link.channels,
+           {.limits = {.min = 1, .max = 64}, .required = false, .whole = true});
   quantity(f, "shared_bytes_per_s", link.shared_bytes_per_s, kOptional);
   quantity(f, "ll_bytes_per_s", link.ll_bytes_per_s, kOptional);
   quantity(f, "device_share", link.device_share,
