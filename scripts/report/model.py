@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,138 +73,138 @@ class Point:
         value = self.get(path)
         return "" if value is None else str(value)
 
-    @property
+    @cached_property
     def source(self) -> str:
         return self.text("source") or "unknown"
 
-    @property
+    @cached_property
     def status(self) -> str:
         return self.text("status") or "unknown"
 
-    @property
+    @cached_property
     def ok(self) -> bool:
         return self.status == "ok"
 
-    @property
+    @cached_property
     def mode(self) -> str:
         """`real`, `virtual` or `simulated`."""
         return self.text("params.mode")
 
-    @property
+    @cached_property
     def pattern(self) -> str:
         """`dense`, `dilated` or `sparse`: which row of the paper's comparison the point belongs to."""
         return self.text("params.pattern")
 
-    @property
+    @cached_property
     def algorithm(self) -> str:
         return self.text("params.algorithm") or "unknown"
 
-    @property
+    @cached_property
     def seq_len(self) -> int | None:
         value = self.num("params.seq_len")
         return int(value) if value is not None and value > 0 else None
 
-    @property
+    @cached_property
     def ranks(self) -> int:
         return int(self.num("params.ranks") or 1)
 
-    @property
+    @cached_property
     def batch(self) -> int:
         return int(self.num("params.batch") or 1)
 
-    @property
+    @cached_property
     def replicas(self) -> int:
         """Groups of ranks that each took their share of the batch; most points have one."""
         return int(self.num("params.replicas") or 1)
 
-    @property
+    @cached_property
     def head_groups(self) -> int:
         """Ranks with the same tokens, which split heads."""
         return int(self.num("params.head_groups") or 1)
 
-    @property
+    @cached_property
     def compute_pass(self) -> str:
         """One of PASSES: most points, and all older ones, are forward."""
         return self.text("params.pass") or FORWARD
 
-    @property
+    @cached_property
     def of_model(self) -> bool:
         """A training step of a model, or a pass of one or of a layer of it, and not attention alone."""
         return self.text("params.scope") in (LAYER, MODEL)
 
-    @property
+    @cached_property
     def of_layer(self) -> bool:
         return self.text("params.scope") == LAYER
 
-    @property
+    @cached_property
     def pass_order(self) -> int:
         return PASSES.index(self.compute_pass) if self.compute_pass in PASSES else len(PASSES)
 
-    @property
+    @cached_property
     def group_ranks(self) -> int:
         """Ranks that share a sequence."""
         return max(1, self.ranks // self.replicas // self.head_groups)
 
-    @property
+    @cached_property
     def group_batch(self) -> int:
         """Sequences that a group works on."""
         return max(1, self.batch // self.replicas)
 
-    @property
+    @cached_property
     def branches(self) -> list[dict[str, Any]]:
         value = self.get("params.branches")
         return [b for b in value if isinstance(b, dict)] if isinstance(value, list) else []
 
-    @property
+    @cached_property
     def samples(self) -> list[float]:
         value = self.get("timing.samples_s")
         items = [number(v) for v in value] if isinstance(value, list) else []
         return [v for v in items if v is not None and v > 0]
 
-    @property
+    @cached_property
     def median_s(self) -> float | None:
         value = self.num("timing.median_s")
         return value if value is not None and value > 0 else None
 
-    @property
+    @cached_property
     def full_s(self) -> float | None:
         """The forward that ablations and phases are parts of: timed in turn with them, else the median."""
         return self.num("ablations.full_s") or self.median_s
 
-    @property
+    @cached_property
     def exposed_s(self) -> float | None:
         """Exposed communication: full minus compute only, signed. Below zero it is noise."""
         full, compute = (self.num(f"ablations.{key}") for key in ("full_s", "compute_only_s"))
         return self.num("phases.exposed_communication_s") if full is None or compute is None else full - compute
 
-    @property
+    @cached_property
     def in_turn(self) -> bool:
         """One device walked all ranks: its time is their sum. A replayed point's is that of the slowest rank."""
         return self.mode == "virtual" and self.source != "replayed"
 
-    @property
+    @cached_property
     def shares_cores(self) -> bool:
         """More threads of its ranks than cores: its time tells how the system shares them."""
         cores = self.num("metrics.usable_cores")
         return cores is not None and not self.in_turn and cores < self.ranks * (self.num("params.threads") or 1)
 
-    @property
+    @cached_property
     def shares_gpu(self) -> bool:
         """Fewer GPUs than ranks: its time tells how a GPU is shared."""
         devices = self.num("metrics.devices")
         return devices is not None and not self.in_turn and devices < self.ranks
 
-    @property
+    @cached_property
     def throttled(self) -> bool:
         """A GPU slowed its clocks down, for its power, its temperature or the hardware's sake."""
         return (self.num("metrics.device_throttled") or 0) > 0
 
-    @property
+    @cached_property
     def time_decides(self) -> bool:
         """Its time may decide a claim."""
         return bool(self.median_s) and not (self.shares_cores or self.shares_gpu or self.throttled)
 
-    @property
+    @cached_property
     def time_per_sequence_s(self) -> float | None:
         """Median of one forward divided by the batch: comparable between batch sizes."""
         return None if self.median_s is None else self.median_s / self.batch

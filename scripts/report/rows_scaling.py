@@ -14,24 +14,22 @@ from .units import duration_label, percent_label, plural, significant, token_lab
 MAX_LENGTHS = 4  # lines per series in the scaling figures
 
 
-def baseline_of(first: Point, candidates: list[Point], length: Callable[[Point], Any]) -> Point:
+def baseline_of(first: Point, dense: dict[Any, list[Point]], length: Callable[[Point], Any]) -> Point:
     """The baseline of a series. All exact algorithms compute the same, so they share one: the fastest on the
     fewest ranks that any of them ran on (one rank: usually local). Else the slowest to start would look best."""
     if first.pattern != "dense":
         return first
-
-    wanted = (*problem_shape(first), length(first))
-    alike = [p for p in candidates if p.pattern == "dense" and (*problem_shape(p), length(p)) == wanted]
-    return min(alike, key=lambda p: (p.ranks, p.median_s))
+    return min(dense[problem_shape(first), length(first)], key=lambda p: (p.ranks, p.median_s))
 
 
 def scaling_rows(
     ctx: Context, groups: list[list[Point]], value: str, candidates: list[Point], length: Callable[[Point], Any]
 ) -> tuple[list[Row], list[Point], set[int]]:
     rows, shown, baselines = [], [], set()
+    dense = group_by([p for p in candidates if p.pattern == "dense"], problem_shape, length)
     for group in groups:
         ordered = sorted(best_per_key(group, lambda p: p.ranks), key=lambda p: p.ranks)
-        first = baseline_of(ordered[0], candidates, length)
+        first = baseline_of(ordered[0], dense, length)
         baselines.add(first.ranks)
         for point in ordered:
             ratio = (first.median_s or 0.0) / (point.median_s or 1.0)

@@ -96,6 +96,7 @@ class SeriesIndex:
         self.threads_named = self._threads_vary()
         self.follow_ranks = self._options_that_follow()
         self.varying = self._varying()
+        self.keys = {id(p): self._key(p) for p in self.points}
         self.labels = {self.key(p): self._label(p) for p in self.points}
         self.styles = self._styles()
         self.rank_counts = sorted({p.ranks for p in self.points})
@@ -105,6 +106,9 @@ class SeriesIndex:
         return named | {"threads": point.get("params.threads")} if self.threads_named else named
 
     def key(self, point: Point) -> tuple[Any, ...]:
+        return self.keys.get(id(point)) or self._key(point)
+
+    def _key(self, point: Point) -> tuple[Any, ...]:
         return (point.run, point.pattern, tuple(sorted((k, str(v)) for k, v in self.params(point).items())))
 
     def _threads_vary(self) -> bool:
