@@ -39,11 +39,10 @@ class Definition {
   Row linear(const std::string& name, const Row& x) const {
     const Parameter& weight = parameters_.find(name + ".weight");
     const Parameter& bias = parameters_.find(name + ".bias");
-    Row y;
-    for (int64_t j = 0; j < weight.cols; ++j) {
-      double sum = value(bias, 0, j);
-      for (int64_t i = 0; i < weight.rows; ++i) sum += x[size_t(i)] * value(weight, i, j);
-      y.push_back(sum);
+    Row y(w_.begin() + bias.first, w_.begin() + bias.first + bias.cols);
+    for (int64_t i = 0; i < weight.rows; ++i) {
+      const double* const row = &w_[size_t(weight.first + i * weight.cols)];
+      for (size_t j = 0; j < y.size(); ++j) y[j] += x[size_t(i)] * row[j];
     }
     return y;
   }
@@ -51,11 +50,12 @@ class Definition {
     double mean = 0, variance = 0;
     for (const double v : x) mean += v / double(x.size());
     for (const double v : x) variance += (v - mean) * (v - mean) / double(x.size());
+    const Parameter& gain = parameters_.find(name + ".gain");
+    const Parameter& bias = parameters_.find(name + ".bias");
     Row y;
     for (size_t i = 0; i < x.size(); ++i)
-      y.push_back((x[i] - mean) / std::sqrt(variance + 1e-5) *
-                      value(parameters_.find(name + ".gain"), 0, int64_t(i)) +
-                  value(parameters_.find(name + ".bias"), 0, int64_t(i)));
+      y.push_back((x[i] - mean) / std::sqrt(variance + 1e-5) * value(gain, 0, int64_t(i)) +
+                  value(bias, 0, int64_t(i)));
     return y;
   }
   // Pairs of values as complex numbers that turn by an angle, times zeta^(+-(t - N/2) / scale).
