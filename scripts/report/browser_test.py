@@ -183,6 +183,19 @@ class ReportInBrowser(unittest.TestCase):
             self.assertGreater(min(chart["width"], chart["height"]), 60, chart)
             self.assertGreater(min(chart["marks"], chart["rows"]), 0, chart)
 
+    def expect_few_printed_pages(self) -> None:
+        printed = base64.b64decode(self.browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
+        pages = len(re.findall(rb"/Type\s*/Page\b", printed))
+        self.assertGreater(pages, 2)
+        self.assertLessEqual(pages, PRINTED_PAGES)
+        boxes = re.findall(rb"/MediaBox\s*\[\s*0\s+0\s+([\d.]+)\s+([\d.]+)\s*\]", printed)
+        self.assertEqual({float(wide) > float(high) for wide, high in boxes}, {True, False})  # tables of points lie across
+
+    def expect_no_call_out(self) -> None:
+        self.assertEqual({u.split(":")[0] for u in self.browser.requests()} - {"file", "data", "blob"}, set())
+        self.assertEqual(sum(u.startswith("file:") for u in self.browser.requests()), 1)
+        self.assertEqual(self.browser.complaints(), [])
+
     def test_every_measured_point_is_a_mark(self) -> None:
         self.visit_all("full")
         ok = [r for r in self.records if r["status"] == "ok"]
@@ -212,15 +225,18 @@ class ReportInBrowser(unittest.TestCase):
         self.assertEqual(self.marks("collectives", "marks"), chosen + 4)  # and four native ones
 
     def test_every_page_in_every_look(self) -> None:
-        """Drawn whole, readable and without overlaps."""
+        """Drawn whole, readable and without overlaps, from the file alone; the longest ones print on a few pages."""
         for width, dark in LOOKS:
             for name in self.pages:
                 with self.subTest(report=name, width=width, dark=dark):
                     self.visit_all(name, width=width, dark=dark)
                     self.expect_drawn(name)
+                    self.expect_no_call_out()
                     for faults in (FAINT,) if dark else (OVERLAPS, FAINT, OUTSIDE, CUT, CELLS):
                         self.assertEqual(self.js(faults), [])
                     self.assertLessEqual(self.js("document.documentElement.scrollWidth"), width)
+                    if (width, dark) == LOOKS[0] and name in ("crossover", "compared", "validated"):
+                        self.expect_few_printed_pages()
         self.visit_all("opponents", width=420)
         boxes = self.js(
             """[...document.querySelectorAll('[data-figure=causal_balance] .measured_marks path')].map(p => { const b = p.getBoundingClientRect();
@@ -311,17 +327,6 @@ class ReportInBrowser(unittest.TestCase):
         self.assertEqual(self.js(targets), 0)
         self.assertEqual(self.js("document.body.querySelector('a').className"), "skip")
 
-    def test_it_prints_on_a_few_pages(self) -> None:
-        for name in ("crossover", "compared", "validated"):
-            self.visit(name)
-            self.js("longnetReport.drawAll()")
-            printed = base64.b64decode(self.browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
-            pages = len(re.findall(rb"/Type\s*/Page\b", printed))
-            self.assertGreater(pages, 2, name)
-            self.assertLessEqual(pages, PRINTED_PAGES, name)
-            boxes = re.findall(rb"/MediaBox\s*\[\s*0\s+0\s+([\d.]+)\s+([\d.]+)\s*\]", printed)
-            self.assertEqual({float(wide) > float(high) for wide, high in boxes}, {True, False}, name)  # tables of points lie across
-
     def test_paper_says_what_it_leaves_out(self) -> None:
         tables = """[...document.querySelectorAll('table')].filter(t => t.checkVisibility()).map(t => {
             const rows = [...t.tBodies].flatMap(b => [...b.rows]), note = t.closest('.scroll').nextElementSibling;
@@ -343,13 +348,6 @@ class ReportInBrowser(unittest.TestCase):
                 self.assertEqual(visible, whole - hidden, (name, note))
                 self.assertEqual(whole, total if name == "simulated points" else rows, name)
                 self.assertLessEqual(right, PAPER_PX, name)
-
-    def test_nothing_leaves_the_file_and_the_console_is_clean(self) -> None:
-        for name in self.pages:
-            self.visit(name)
-            self.assertEqual({u.split(":")[0] for u in self.browser.requests()} - {"file", "data", "blob"}, set())
-            self.assertEqual(sum(u.startswith("file:") for u in self.browser.requests()), 1)
-            self.assertEqual(self.browser.complaints(), [])
 
     def test_hostile_names_run_nothing(self) -> None:
         self.visit("full")
