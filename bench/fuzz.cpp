@@ -17,7 +17,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
 #include <iostream>
 #include <iterator>
 #include <limits>

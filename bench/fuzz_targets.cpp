@@ -1,7 +1,6 @@
 #include "fuzz_targets.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "io/filter.h"
 #include "io/sha256.h"

@@ -26,7 +26,6 @@
 // on a shared machine read the min of times and the max of shares.
 #include <benchmark/benchmark.h>
 
-#include <memory>
 #include <vector>
 
 #include "attend_setup.h"

@@ -8,8 +8,6 @@
 // the part of them that others can slow.
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
-
 #include "schedule/registry.h"
 #include "simulate/closed_form_times.h"
 #include "simulate/engine.h"

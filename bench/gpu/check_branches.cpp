@@ -2,7 +2,6 @@
 // of `cuda`, which check_attend and check_backward compare with the reference. Here tiles outnumber
 // blocks, tensor maps have coordinates beyond 0, and cuDNN's views have folded strides.
 #include <array>
-#include <cmath>
 
 #include "core/check.h"
 #include "execute/tolerances.h"

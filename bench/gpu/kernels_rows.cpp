@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <functional>
 
-#include "core/check.h"
 #include "core/stopwatch.h"
 #include "gpu/kernels_gemm.h"
 #include "kernels/cuda/rows.h"

@@ -1,7 +1,6 @@
 // Helpers that the GPU programs share: JSON, arguments, tensors. They depend only on CUDA and this
 // project's device code, and so build without a JSON, command-line or test library.
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>

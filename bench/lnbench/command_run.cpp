@@ -1,7 +1,6 @@
 // `lnbench run`: points for real, on threads or under mpirun.
 #include <algorithm>
 #include <iomanip>
-#include <iostream>
 #include <set>
 #include <sstream>
 

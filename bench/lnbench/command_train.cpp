@@ -1,6 +1,5 @@
 // `lnbench train`: a byte-level language model around the attention of a config's one point.
 #include <cmath>
-#include <iostream>
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"

@@ -6,7 +6,6 @@
 // rank 1). Two heads and segments of 2 tokens would make a grid of 2 segments x 2 heads.
 #include <algorithm>
 
-#include "core/check.h"
 #include "execute/bound_program.h"
 
 namespace longnet {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "io/units.h"
-#include "json/text.h"
 
 namespace longnet {
 namespace {

@@ -15,7 +15,6 @@
 #pragma once
 #include <algorithm>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "io/result.h"

@@ -7,7 +7,6 @@
 
 #include "core/check.h"
 #include "io/filter.h"
-#include "json/text.h"
 
 namespace longnet {
 namespace {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/check.h"
-
 namespace longnet {
 namespace {
 

@@ -9,7 +9,6 @@
 #include <set>
 #include <unordered_map>
 
-#include "core/check.h"
 #include "pattern/depth_graph.h"
 #include "pattern/token_classes.h"
 

@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <span>
 
 #include "core/check.h"
 #include "io/durable_file.h"

@@ -1,7 +1,6 @@
 #include "run/measure_comm.h"
 
 #include "core/check.h"
-#include "io/record.h"
 #include "io/units.h"
 #include "run/rank_clock.h"
 #include "run/world.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <new>
-#include <optional>
 #include <vector>
 
 #include "core/check.h"

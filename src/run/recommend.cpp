@@ -6,7 +6,6 @@
 #include "core/check.h"
 #include "io/axes.h"
 #include "io/units.h"
-#include "json/json_reader.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 

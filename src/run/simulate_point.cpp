@@ -6,7 +6,6 @@
 
 #include "core/check.h"
 #include "io/expand.h"
-#include "io/units.h"
 #include "json/json_tree.h"
 #include "run/fill_record.h"
 #include "run/sweep.h"

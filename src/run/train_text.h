@@ -1,7 +1,6 @@
 // The text that a model trains on: bytes, of which some are held out.
 #pragma once
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/check.h"
 #include "io/config_reader.h"
 
 namespace longnet {

@@ -1,7 +1,6 @@
 // Verdicts of `lnbench validate`: errors of the simulator as sections of its JSON, and whether each
 // is within what is allowed. Goals of published measurements are in run/published.cpp.
 #pragma once
-#include <string>
 #include <vector>
 
 #include "json/json_tree.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/check.h"
 #include "schedule/program.h"
 #include "schedule/row_map.h"
 

@@ -11,7 +11,6 @@
 // order. A key that is added twice counts twice (the multiset of a mixture). Without keys o = 0 and
 // lse = -inf.
 #pragma once
-#include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
