@@ -101,12 +101,6 @@ class Executor {
   virtual void write(std::span<const std::byte> from, std::span<std::byte> into) {
     std::ranges::copy(from, into.begin());
   }
-  uint64_t digest_inputs(const RowWorker& worker) const {
-    return longnet::digest_inputs(*bound_, worker);
-  }
-  std::vector<OutputSummary> summarize_output(const RowWorker& worker) const {
-    return longnet::summarize_output(*bound_, worker);
-  }
 
   const BoundProgram& bound() const { return *bound_; }
   const RankProgram& program() const { return bound_->program(); }

@@ -216,8 +216,9 @@ Total real_ranks(const Case& c, int ranks) {
   const auto samples = choose_samples(schedule.sharded, 1 << 20);
   Total total;
   on_real_ranks(schedule, ranks, [&](ProgramExecutor& executor) {
-    total.input_digest += executor.digest_inputs(*worker);
-    for (const OutputSummary& head : executor.summarize_output(*worker)) total.output.add(head);
+    total.input_digest += digest_inputs(executor.bound(), *worker);
+    for (const OutputSummary& head : summarize_output(executor.bound(), *worker))
+      total.output.add(head);
     total.errors.add(executor.compare(expected_rows(executor.bound(), c.problem, samples)));
   });
   return total;

@@ -350,8 +350,8 @@ void record_content(PointRecord& record, const Executor& executor, const RowWork
                     Communicator& comm) {
   const AttentionProblem& problem = record.params.problem;
   ContentRecord mine, all;
-  mine.input_digest = executor.digest_inputs(worker);
-  for (const OutputSummary& head : executor.summarize_output(worker)) mine.add({head});
+  mine.input_digest = digest_inputs(executor.bound(), worker);
+  for (const OutputSummary& head : summarize_output(executor.bound(), worker)) mine.add({head});
   if (has_backward(executor.program().pass))
     mine.gradient_digests = digest_gradients(executor.bound(), worker);
   for (const ContentRecord& rank : gather(comm, mine)) all.add(rank);
