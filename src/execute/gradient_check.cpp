@@ -49,11 +49,6 @@ double length(std::span<const double> v) {
 
 }  // namespace
 
-bool has_row(const BoundProgram& bound, int64_t batch, int64_t token) {
-  const int64_t at = batch - bound.first_batch();
-  return at >= 0 && at < bound.sharded().problem.batch && bound.shard().index_of(token) >= 0;
-}
-
 KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& queries) {
   const AttentionProblem& p = s.problem;
   KeyChoice out;

@@ -21,9 +21,6 @@ namespace longnet {
 using ExpectedGradients = std::array<ExpectedRows, 3>;  // dQ, dK, dV
 using GradientErrors = std::array<SampleErrors, 3>;
 
-// True when the token is in the rank's shard and the program has its sequence.
-bool has_row(const BoundProgram& bound, int64_t batch, int64_t token);
-
 // Keys, and what they cover: the pairs (branch, K/V head) of which a sampled query sees a key, and
 // the pairs (rank, K/V head). With a branch it is a key of another token than the query's, where
 // there is one.

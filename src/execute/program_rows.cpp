@@ -37,6 +37,11 @@ RowFormat row_format(const AttentionProblem& p) {
   return {.seed = p.seed, .head_dim = p.head_dim, .dtype = p.dtype};
 }
 
+bool has_row(const BoundProgram& bound, int64_t batch, int64_t token) {
+  const int64_t at = batch - bound.first_batch();
+  return at >= 0 && at < bound.sharded().problem.batch && bound.shard().index_of(token) >= 0;
+}
+
 std::vector<TensorKind> made_inputs(const BoundProgram& bound) {
   std::vector<TensorKind> kinds{TensorKind::kQuery, TensorKind::kKeyValue};
   if (has_backward(bound.program().pass)) kinds.push_back(TensorKind::kGradOut);

@@ -12,6 +12,8 @@
 namespace longnet {
 
 RowFormat row_format(const AttentionProblem& problem);
+// True when the token is in the rank's shard and the program has its sequence.
+bool has_row(const BoundProgram& bound, int64_t batch, int64_t token);
 // The inputs that the generator makes: Q, K and V, and dO of a backward pass.
 std::vector<TensorKind> made_inputs(const BoundProgram& bound);
 

@@ -283,11 +283,9 @@ ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern
 
 ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& problem,
                            const std::vector<QuerySample>& samples, const Definition& definition) {
-  const int64_t first = bound.first_batch(), end = first + bound.sharded().problem.batch;
   std::vector<QuerySample> mine;
   for (const QuerySample& q : samples)
-    if (bound.shard().index_of(q.token) >= 0 && q.batch >= first && q.batch < end)
-      mine.push_back(q);
+    if (has_row(bound, q.batch, q.token)) mine.push_back(q);
   const AttentionProblem& p = bound.sharded().problem;
   const DType stored = bound.program().output_is_partial() ? p.output_dtype : p.dtype;
   const bool rounded = stored == DType::kBFloat16;
