@@ -37,7 +37,7 @@ std::string what_trains(const TrainPlan& plan, const World& world) {
                 p.model.layers, " layers of ", p.problem.num_heads, " heads x ", p.problem.head_dim,
                 ", ", describe(p), " (", world.transport(), "), ",
                 format_si(double(plan.tokens_per_step()), "tokens"), " a step, ",
-                format_bytes(double(plan.memory_bytes)), " a rank");
+                format_bytes(double(plan.memory_bytes())), " a rank");
 }
 
 }  // namespace

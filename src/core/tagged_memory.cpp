@@ -32,6 +32,12 @@ void* allocate(int64_t size) {
 
 }  // namespace
 
+int64_t total_bytes(const std::map<std::string, int64_t>& by_tag) {
+  int64_t sum = 0;
+  for (const auto& [tag, bytes] : by_tag) sum += bytes;
+  return sum;
+}
+
 TaggedBuffer::TaggedBuffer(MemoryLedger& ledger, const std::string& tag, int64_t bytes)
     : LedgerBuffer(ledger, tag, bytes, allocate(bytes), std::free) {}
 

@@ -9,6 +9,9 @@
 
 namespace longnet {
 
+// The sum of bytes by tag.
+int64_t total_bytes(const std::map<std::string, int64_t>& by_tag);
+
 // Counts the bytes of the allocated buffers. Not shared between threads: one ledger per rank.
 class MemoryLedger {
  public:

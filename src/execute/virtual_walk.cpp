@@ -66,7 +66,7 @@ class VirtualWalk final : public UnitWalk {
       check(refusal.empty(), "no virtual ranks: ", refusal);
       const auto needed = slot_memory(schedule, out.unit.rank);
       memory_.grow(needed, ledger_);
-      for (const auto& [tag, bytes] : needed) out.unit_bytes += bytes;
+      out.unit_bytes += total_bytes(needed);
       const BindOptions how{
           .rank = out.unit.rank, .threads = threads_, .first_batch = out.unit.first_batch};
       const auto bind = [&](RankProgram bindable) {

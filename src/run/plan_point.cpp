@@ -40,15 +40,17 @@ std::string why_cannot_run(const PointParams& p) {
 
 namespace {
 
+// Of a walk of so many sequences at a time.
+std::map<std::string, int64_t> walked_memory(const PointParams& p, int64_t batches) {
+  return walk_memory(make_schedule(p, batches), accounted_ranks(p.ranks, kMaxAccountedRanks));
+}
+
 // Bytes of the rank with the most memory, or of a walk of one sequence at a time. Computed from the
 // slots alone, because cheapest_change calls it dozens of times, at any P.
 int64_t predicted_buffers(const PointParams& p, int threads) {
-  int64_t bytes = backend_of(p.kernel).workspace_bytes(p, threads);
+  const int64_t bytes = backend_of(p.kernel).workspace_bytes(p, threads);
   if (!is_virtual(p)) return bytes + predicted_slots(make_schedule(p), max_accounted(p));
-  for (const auto& [tag, held] :
-       walk_memory_by_tag(p, 1, accounted_ranks(p.ranks, kMaxAccountedRanks)))
-    bytes += held;
-  return bytes;
+  return bytes + total_bytes(walked_memory(p, 1));
 }
 
 int64_t predicted_check(const PointParams& p, int threads) {
@@ -89,11 +91,7 @@ void plan_walk(PointPlan& plan, const MachineLimits& limits) {
   const PointParams& p = plan.point.params;
   int64_t& batches = plan.batches_at_once = p.problem.batch;
   for (;; batches = ceil_div(batches, int64_t{2})) {
-    plan.account.memory_by_tag =
-        walk_memory_by_tag(p, batches, accounted_ranks(p.ranks, kMaxAccountedRanks));
-    plan.account.max_memory_bytes = 0;
-    for (const auto& [tag, bytes] : plan.account.memory_by_tag)
-      plan.account.max_memory_bytes += bytes;
+    plan.account.memory_by_tag = walked_memory(p, batches);
     if (batches == 1 || limits.memory_bytes == 0 || plan.memory_bytes() <= limits.memory_bytes)
       break;
   }
@@ -221,11 +219,8 @@ int max_accounted(const PointParams& p) {
 }
 
 int64_t least_slots(const PointParams& p) {
-  int64_t bytes = 0;
-  if (has_layers(p.scope))
-    for (const Slot& slot : unlowered_schedule(p, {.with_ops = false}).program(0).slots)
-      bytes += slot.bytes;
-  return bytes;
+  if (!has_layers(p.scope)) return 0;
+  return total_bytes(unlowered_schedule(p, {.with_ops = false}).program(0).memory_by_tag());
 }
 
 int64_t predicted_slots(const Schedule& schedule, int max_ranks, int period) {
@@ -233,11 +228,8 @@ int64_t predicted_slots(const Schedule& schedule, int max_ranks, int period) {
   std::set<Rank> ranks;
   for (const Rank r : accounted_ranks(schedule.sharded.layout.world_size(), max_ranks))
     ranks.insert(period > 0 ? r % period : r);
-  for (const Rank r : ranks) {
-    int64_t bytes = 0;
-    for (const Slot& slot : schedule.program(r).slots) bytes += slot.bytes;
-    most = std::max(most, bytes);
-  }
+  for (const Rank r : ranks)
+    most = std::max(most, total_bytes(schedule.program(r).memory_by_tag()));
   return most;
 }
 
@@ -301,11 +293,6 @@ void skip_for_memory(Point& point, int64_t needed, int64_t allowed, std::string_
              concat("needs ", format_bytes(double(needed)),
                     is_virtual(point.params) ? ", " : " per rank, ", format_bytes(double(allowed)),
                     " are allowed", where, change.empty() ? "" : "; fits with ", change));
-}
-
-std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
-                                                  const std::vector<Rank>& ranks) {
-  return walk_memory(make_schedule(params, batches), ranks);
 }
 
 PointPlan plan_point(const Point& point, const MachineLimits& machine, int threads,

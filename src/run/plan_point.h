@@ -60,7 +60,7 @@ struct PointPlan {
   int64_t device_limit_bytes = 0;               // that a rank on a GPU may take; 0: what there is
   int64_t check_bytes = 0;  // of a model's gradients in bf16: an fp32 run's, on the host
   double check_s = 0;       // of a model on a GPU: that run's seconds on the cores
-  int64_t memory_bytes() const { return account.max_memory_bytes + workspace_bytes; }  // per rank
+  int64_t memory_bytes() const { return account.max_memory_bytes() + workspace_bytes; }  // per rank
   double estimated_s = 0;  // one run, from the machine's peak
   // Virtual ranks: sequences of the batch that are walked together, and the share of the pairs that
   // is run (exact algorithms; below 1 the point is extrapolated).
@@ -85,10 +85,6 @@ std::string cheapest_change(const PointParams& original,
 // names the cheapest change that `fits`.
 void skip_for_memory(Point& point, int64_t needed, int64_t allowed, std::string_view where,
                      const std::function<bool(const PointParams&)>& fits);
-
-// Bytes of the slots by tag that a walk over `ranks` holds, `batches` sequences at a time.
-std::map<std::string, int64_t> walk_memory_by_tag(const PointParams& params, int64_t batches,
-                                                  const std::vector<Rank>& ranks);
 
 // Of a model's gradients in bf16: the fp32 run on the host that they are held against.
 std::optional<PointParams> checking_run(const PointParams& params);

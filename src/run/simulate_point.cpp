@@ -113,7 +113,7 @@ void set_account(PointRecord& r, const ProgramSet& programs) {
     pairs += c.pairs * (programs.ranks / programs.period);
   }
   set_predicted_traffic(r, bytes, messages);
-  set_memory(r, largest->memory_bytes, largest->memory_by_tag);
+  set_memory(r, largest->memory_bytes(), largest->memory_by_tag);
   set_work(
       r, double(p.ranks) / p.program_ranks() * (pair_flops(pairs, p.problem.head_dim) + gemm_flops),
       paper_macs(p.problem, p.pattern),

@@ -263,11 +263,9 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
   const Schedule program = program_of(plan, Pass::kStep);
   for (Rank r = 0; r < params.ranks; ++r) {
     const auto by_tag = memory_by_tag(program.program(r), params);
-    int64_t bytes = 0;
-    for (const auto& [tag, size] : by_tag) bytes += size;
-    if (bytes > plan.memory_bytes) plan.memory_bytes = bytes, plan.memory_by_tag = by_tag;
+    if (total_bytes(by_tag) > plan.memory_bytes()) plan.memory_by_tag = by_tag;
   }
-  const double needed = double(plan.memory_bytes) * std::min(params.ranks, ranks_here);
+  const double needed = double(plan.memory_bytes()) * std::min(params.ranks, ranks_here);
   if (limits.memory_bytes > 0 && needed > double(limits.memory_bytes))
     throw UsageError(path, ": a step needs ", format_bytes(needed), ", this machine has ",
                      format_bytes(double(limits.memory_bytes)),

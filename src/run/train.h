@@ -43,7 +43,7 @@ struct TrainPlan {
   Point point;
   int64_t parameters = 0;
   std::map<std::string, int64_t> memory_by_tag{};  // of the rank with the most
-  int64_t memory_bytes = 0;
+  int64_t memory_bytes() const { return total_bytes(memory_by_tag); }
   int64_t tokens_per_step() const {
     return point.params.problem.batch * point.params.problem.seq_len;
   }

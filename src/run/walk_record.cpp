@@ -160,11 +160,11 @@ void fill_content(const WalkData& w, PointRecord& record) {
 
 void fill_memory(const WalkData& w, PointRecord& record) {
   const std::set<Rank> ranks = w.units.ranks();
-  auto by_tag =
-      walk_memory_by_tag(w.plan.point.params, w.plan.batches_at_once, {ranks.begin(), ranks.end()});
+  auto by_tag = walk_memory(make_schedule(w.plan.point.params, w.plan.batches_at_once),
+                            {ranks.begin(), ranks.end()});
   by_tag[kWorkspaceTag] = w.plan.workspace_bytes;
-  int64_t predicted = 0, measured = 0, resident = 0, received = 0, expected = 0;
-  for (const auto& [tag, bytes] : by_tag) predicted += bytes;
+  const int64_t predicted = total_bytes(by_tag);
+  int64_t measured = 0, resident = 0, received = 0, expected = 0;
   for (const ShardLine& l : w.lines) {
     measured = std::max(measured, l.held_bytes);
     resident = std::max(resident, l.resident_bytes);

@@ -166,12 +166,6 @@ int64_t matrix_bytes(const ShardedProblem& s, const RankProgram& program, const 
   return bytes;
 }
 
-int64_t RankAccount::memory_bytes() const {
-  int64_t sum = 0;
-  for (const auto& [tag, bytes] : memory_by_tag) sum += bytes;
-  return sum;
-}
-
 RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank rank) {
   RankAccount a;
   a.memory_by_tag = program.memory_by_tag();
@@ -265,10 +259,7 @@ WorldAccount account(const Schedule& schedule, int max_ranks, int64_t layers) {
     w.max_rank_flops = std::max(w.max_rank_flops, a.flops);
     w.max_bytes_sent = std::max(w.max_bytes_sent, a.bytes_sent);
     w.max_messages_sent = std::max(w.max_messages_sent, a.messages_sent);
-    if (a.memory_bytes() > w.max_memory_bytes) {
-      w.max_memory_bytes = a.memory_bytes();
-      w.memory_by_tag = a.memory_by_tag;
-    }
+    if (a.memory_bytes() > w.max_memory_bytes()) w.memory_by_tag = a.memory_by_tag;
   }
   if (int(ranks.size()) < s.layout.world_size()) {
     double pairs = 0;

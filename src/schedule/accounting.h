@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "core/tagged_memory.h"
 #include "schedule/closed_form_counts.h"
 #include "schedule/row_map.h"
 
@@ -18,7 +19,7 @@ struct RankAccount {
   int64_t packed_bytes = 0;   // copied by Pack
   int64_t merges = 0;
   std::map<std::string, int64_t> memory_by_tag;  // bytes of all slots, by SlotTag
-  int64_t memory_bytes() const;
+  int64_t memory_bytes() const { return total_bytes(memory_by_tag); }
 };
 
 // (query, key, head) pairs of one op, whole batch: in closed form where rows lie in few ranges,
@@ -62,8 +63,9 @@ struct WorldAccount {
   double flops = 0, paper_macs = 0;
   double pairs = 0;
   double max_rank_flops = 0;  // the slowest rank's share decides the latency
-  int64_t max_bytes_sent = 0, max_messages_sent = 0, max_memory_bytes = 0;
+  int64_t max_bytes_sent = 0, max_messages_sent = 0;
   std::map<std::string, int64_t> memory_by_tag;  // on the rank with the largest memory
+  int64_t max_memory_bytes() const { return total_bytes(memory_by_tag); }
   double balance(int world_size) const {
     return max_rank_flops > 0 ? flops / (world_size * max_rank_flops) : 1.0;
   }

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "core/tagged_memory.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/program.h"
 #include "simulate/cluster.h"
@@ -66,11 +67,12 @@ struct CompactCollective {
 
 // Totals of one run of a program.
 struct ProgramTotals {
-  int64_t bytes_sent = 0, messages_sent = 0, memory_bytes = 0;
+  int64_t bytes_sent = 0, messages_sent = 0;
   double pairs = 0;           // attended pairs; one of a backward pass counts 2.5
   double gemm_flops = 0;      // of a model's products
   bool beyond_table = false;  // an attend that no row of the device's table covers
   std::map<std::string, int64_t> memory_by_tag{};
+  int64_t memory_bytes() const { return total_bytes(memory_by_tag); }
 };
 
 struct CompactProgram : ProgramTotals {

@@ -34,7 +34,6 @@ class Compiler {
     rank_ = rank;
     under_way_.clear();
     loose.memory_by_tag = program.memory_by_tag();
-    for (const auto& [tag, bytes] : loose.memory_by_tag) loose.memory_bytes += bytes;
     double operators = 0;
     for (const Op& op : program.ops) {
       add(program, op, loose);

@@ -33,7 +33,7 @@ std::string fingerprint(const ProgramSet& all, Rank rank, const Twins& twins) {
     put(c.group.count), put(c.group.stride), put(c.seconds);
     put(c.group.count == ranks ? 0 : (c.group.first - rank + ranks) % ranks);
   }
-  put(p.bytes_sent), put(p.messages_sent), put(p.memory_bytes), put(p.pairs);
+  put(p.bytes_sent), put(p.messages_sent), put(p.memory_bytes()), put(p.pairs);
   return text;
 }
 
