@@ -1,7 +1,5 @@
 #include "run/checkpoint.h"
 
-#include <fcntl.h>
-
 #include <cstring>
 #include <filesystem>
 
@@ -13,7 +11,9 @@
 namespace longnet {
 namespace {
 
-std::string path_in(const std::string& directory) { return directory + "/checkpoint.bin"; }
+constexpr char kFile[] = "checkpoint.bin";
+
+std::string path_in(const std::string& directory) { return directory + "/" + kFile; }
 
 [[noreturn]] void refuse(const std::string& directory, std::string_view why) {
   throw UsageError("'", path_in(directory), "' ", why, "\n  hint: start a new run");
@@ -30,9 +30,7 @@ void write_checkpoint(const std::string& directory, const Checkpoint& checkpoint
                                           {"step", checkpoint.step},
                                           {"values", int64_t(checkpoint.weights.size())},
                                           {"sha256", sha256_hex(values)}});
-  const std::string fresh = path_in(directory) + ".new";
-  DurableFile(fresh, O_WRONLY | O_CREAT | O_TRUNC).write_all(dump_json(head) + "\n" + values);
-  std::filesystem::rename(fresh, path_in(directory));
+  replace_file(directory, kFile, dump_json(head) + "\n" + values);
 }
 
 std::optional<Checkpoint> read_checkpoint(const std::string& directory) {
