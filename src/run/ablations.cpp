@@ -2,6 +2,7 @@
 // serialised; and the phases of its ranks (measure_point.h).
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "execute/program_executor.h"
@@ -25,20 +26,13 @@ enum class AblationMode {
 
 // The rank that computed longest in the last run.
 RunPhases busiest_rank(const Executor& executor, Communicator& comm) {
-  const RunPhases own = executor.phases();
-  RunPhases most;
-  const std::vector seconds{own.compute_s,  own.merge_s,         own.attend_s, own.gemm_s,
-                            own.row_wise_s, own.cross_entropy_s, own.update_s};
-  for (const auto& s : gather(comm, seconds))
-    if (s[0] + s[1] > most.compute_s + most.merge_s)
-      most = {.compute_s = s[0],
-              .merge_s = s[1],
-              .attend_s = s[2],
-              .gemm_s = s[3],
-              .row_wise_s = s[4],
-              .cross_entropy_s = s[5],
-              .update_s = s[6]};
-  return most;
+  RunPhases phases = executor.phases();
+  std::vector<double> busy(size_t(comm.size()));
+  busy[size_t(comm.rank())] = phases.compute_s + phases.merge_s;
+  comm.all_sum(busy);
+  const auto busiest = Rank(std::ranges::max_element(busy) - busy.begin());
+  comm.broadcast(std::as_writable_bytes(std::span(&phases, 1)), busiest);
+  return phases;
 }
 
 // Returns the index of the round with the median time; of two in the middle, of the faster.
