@@ -15,17 +15,6 @@
 namespace longnet {
 namespace {
 
-Result head_of(const Options& options, const Sweep& sweep, const Plan& plan, World& world) {
-  RunInfo run = run_info(sweep.config, options, sweep.points.size());
-  run.mode = to_string(sweep.config.run.mode);
-  run.transport = sweep.transport;
-  run.world_size = world.size();
-  return {.path = options.output,
-          .run = run,
-          .environment = environment_of(world, sweep.busy_share, sweep.on_devices()),
-          .ranks = describe_ranks(world, plan.threads, sweep.on_devices())};
-}
-
 void print_head(TableWriter& table, const Sweep& sweep, const Plan& plan, World& world,
                 const Options& options) {
   if (!options.quiet) warn(fitness_warnings(environment_of(world, sweep.busy_share)));
@@ -82,11 +71,7 @@ int run_points(const Options& options) {
   stop_gently_on_signals();
   Plan plan = make_plan(sweep, world);
   plan.runner.progress = [&watchdog] { watchdog.progress(); };
-  SweepRun run(world, sweep, plan,
-               {.head = head_of(options, sweep, plan, world),
-                .resume = options.resume,
-                .allow_changed_machine = options.allow_changed_machine},
-               watchdog);
+  SweepRun run(world, sweep, plan, run_target(options, sweep, plan.threads, world), watchdog);
   Progress progress(options, world.is_root(), int(plan.points.size()));
   Table<PointRecord> table(record_columns(), table_style(options, &progress));
   if (world.is_root()) print_head(table, sweep, plan, world, options);

@@ -55,16 +55,7 @@ int run_train(const Options& options) {
     if (point.params.threads == 0) point.params.threads = world.threads_per_rank();
   const TrainPlan plan =
       plan_training(sweep, machine_limits(sweep.config, 1), world.ranks_on_this_machine());
-  RunInfo run = run_info(sweep.config, options, 1);
-  run.transport = sweep.transport;
-  run.world_size = world.size();
-  const TrainTarget target{
-      .head = {.path = options.output,
-               .run = run,
-               .environment = environment_of(world, sweep.busy_share),
-               .ranks = describe_ranks(world, plan.point.params.threads, false)},
-      .resume = options.resume,
-      .allow_changed_machine = options.allow_changed_machine};
+  const RunTarget target = run_target(options, sweep, plan.point.params.threads, world);
   Progress progress(options, world.is_root(), 1);
   Table<TrainStep> table(step_columns(plan.tokens_per_step()), table_style(options, &progress));
   if (world.is_root()) {

@@ -120,6 +120,19 @@ RunInfo run_info(const Config& config, const Options& options, size_t points) {
           .config = parse_json(resolved_config_json(config), "config")};
 }
 
+RunTarget run_target(const Options& options, const Sweep& sweep, int threads, World& world) {
+  RunInfo run = run_info(sweep.config, options, sweep.points.size());
+  run.mode = to_string(sweep.config.run.mode);
+  run.transport = sweep.transport;
+  run.world_size = world.size();
+  return {.head = {.path = options.output,
+                   .run = run,
+                   .environment = environment_of(world, sweep.busy_share, sweep.on_devices()),
+                   .ranks = describe_ranks(world, threads, sweep.on_devices())},
+          .resume = options.resume,
+          .allow_changed_machine = options.allow_changed_machine};
+}
+
 std::string same_options(const Options& o) {
   std::string text;
   const auto add = [&](const char* name, const std::string& value) {

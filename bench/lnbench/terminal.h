@@ -49,6 +49,8 @@ void add_record(Table<PointRecord>& table, const PointRecord& record, bool color
 
 // Returns what every kind of run says of itself. `points`: of the sweep, those skipped included.
 RunInfo run_info(const Config& config, const Options& options, size_t points);
+// Where `run` and `train` put their result, and its head. `threads` of each rank. Collective.
+RunTarget run_target(const Options& options, const Sweep& sweep, int threads, World& world);
 // Returns the options that select the same points, quoted for a shell, to go on with a run.
 std::string same_options(const Options& options);
 // How many points ended how, the verdict, and where the result is. `remark`: after the counts.

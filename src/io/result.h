@@ -191,4 +191,15 @@ class ResultWriter {
   std::unique_ptr<DurableFile> lines_;
 };
 
+// Where a run puts its result.
+struct RunTarget {
+  Result head;           // what is known before the first point
+  std::string resume{};  // the folder of an earlier run; "": a new one in head.path
+  bool allow_changed_machine = false;
+  ResultWriter open() const {
+    return resume.empty() ? ResultWriter::create(head)
+                          : ResultWriter::resume(resume, head, allow_changed_machine);
+  }
+};
+
 }  // namespace longnet

@@ -14,14 +14,11 @@ std::string beats_file(const std::string& directory) { return directory + "/rank
 
 }  // namespace
 
-SweepRun::SweepRun(World& world, const Sweep& sweep, const Plan& plan, SweepTarget target,
+SweepRun::SweepRun(World& world, const Sweep& sweep, const Plan& plan, RunTarget target,
                    Watchdog& watchdog)
     : world_(world), sweep_(sweep), plan_(plan), target_(std::move(target)), watchdog_(watchdog) {
   const bool root = world_.is_root();
-  if (root)
-    writer_ = target_->resume.empty() ? ResultWriter::create(target_->head)
-                                      : ResultWriter::resume(target_->resume, target_->head,
-                                                             target_->allow_changed_machine);
+  if (root) writer_ = target_->open();
   if (root && !world_.is_one_process()) {  // the others may join
     writer_->lock(/*alone=*/false);
     std::filesystem::remove(beats_file(writer_->directory()));

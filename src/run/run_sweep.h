@@ -20,12 +20,6 @@
 
 namespace longnet {
 
-struct SweepTarget {
-  Result head;           // what is known before the first point
-  std::string resume{};  // the folder of an earlier run; "": a new one in head.path
-  bool allow_changed_machine = false;
-};
-
 // Called on every rank, `written` and `note` where there is something to say.
 struct SweepHooks {
   // Measures or walks a point; nothing when that was stopped early. Collective.
@@ -42,7 +36,7 @@ class SweepRun {
  public:
   // Creates or resumes the result on rank 0; the other ranks learn where it is and what is left to
   // do. Throws UsageError where the folder refuses. Collective. The arguments outlive the run.
-  SweepRun(World& world, const Sweep& sweep, const Plan& plan, SweepTarget target,
+  SweepRun(World& world, const Sweep& sweep, const Plan& plan, RunTarget target,
            Watchdog& watchdog);
   // Runs each point once and keeps no result: `written` gets all records, those of points that
   // broke on threads included.
@@ -75,7 +69,7 @@ class SweepRun {
   World& world_;
   const Sweep& sweep_;
   const Plan& plan_;
-  std::optional<SweepTarget> target_;  // nothing: no result is kept
+  std::optional<RunTarget> target_;  // nothing: no result is kept
   Watchdog& watchdog_;
   SweepHooks hooks_{};
   std::optional<ResultWriter> writer_;   // rank 0's, or that of a rank that threw

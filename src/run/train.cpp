@@ -274,8 +274,8 @@ TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ran
   return plan;
 }
 
-Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
-              const TrainHooks& hooks, Watchdog& watchdog) {
+Trained train(World& world, const TrainPlan& plan, RunTarget target, const TrainHooks& hooks,
+              Watchdog& watchdog) {
   const TrainConfig& t = plan.train;
   std::optional<ResultWriter> folder;
   std::optional<Checkpoint> checkpoint;
@@ -283,17 +283,15 @@ Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
   if (world.is_root()) {
     text = read_text(t.text, t.held_out);
     [[maybe_unused]] const TrainText refuses_one_too_short(text, plan.point.params.problem.seq_len);
-    Result head = target.head;
-    head.run.training = {.point = plan.point.params,
-                         .parameters = plan.parameters,
-                         .trained_bytes = text.trained,
-                         .held_out_bytes = int64_t(text.bytes.size()) - text.trained,
-                         .text_sha256 = sha256_hex(
-                             {reinterpret_cast<const char*>(text.bytes.data()), text.bytes.size()}),
-                         .memory_by_tag = plan.memory_by_tag};
-    folder = target.resume.empty()
-                 ? ResultWriter::create(head)
-                 : ResultWriter::resume(target.resume, head, target.allow_changed_machine);
+    target.head.run.training = {
+        .point = plan.point.params,
+        .parameters = plan.parameters,
+        .trained_bytes = text.trained,
+        .held_out_bytes = int64_t(text.bytes.size()) - text.trained,
+        .text_sha256 =
+            sha256_hex({reinterpret_cast<const char*>(text.bytes.data()), text.bytes.size()}),
+        .memory_by_tag = plan.memory_by_tag};
+    folder = target.open();
     if (!target.resume.empty()) checkpoint = read_checkpoint(folder->directory());
   }
   const auto kernel = make_kernel(plan.point.params.kernel);

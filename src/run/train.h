@@ -52,12 +52,6 @@ struct TrainPlan {
 // memory than the limits allow.
 TrainPlan plan_training(const Sweep& sweep, const MachineLimits& limits, int ranks_here);
 
-struct TrainTarget {
-  Result head;           // as of a sweep
-  std::string resume{};  // the folder of an earlier run; "": a new one in head.path
-  bool allow_changed_machine = false;
-};
-
 struct TrainHooks {                                   // on rank 0
   std::function<bool()> stop = [] { return false; };  // asked after each step
   std::function<void(const TrainStep&)> stepped = [](const TrainStep&) {};
@@ -72,8 +66,8 @@ struct Trained {
 };
 
 // Collective over the processes of the world. What a rank throws is thrown.
-Trained train(World& world, const TrainPlan& plan, const TrainTarget& target,
-              const TrainHooks& hooks, Watchdog& watchdog);
+Trained train(World& world, const TrainPlan& plan, RunTarget target, const TrainHooks& hooks,
+              Watchdog& watchdog);
 
 // Rises in a line to `learning_rate`, then falls along a cosine to its final share.
 double learning_rate_of(const TrainConfig& config, int64_t step);
