@@ -8,45 +8,36 @@
 
 namespace longnet {
 
-inline const DynamicLibrary& cublaslt_library() {
-  static const DynamicLibrary library(concat("libcublasLt.so.", CUBLAS_VER_MAJOR).c_str());
-  return library;
-}
-
 struct CublasLtFunctions {
+  DynamicLibrary library{concat("libcublasLt.so.", CUBLAS_VER_MAJOR).c_str()};
   // Empty when there is a library, else why not.
   std::string missing =
-      cublaslt_library().is_open()
-          ? ""
-          : concat("cuBLASLt is not on the library path: ", cublaslt_library().error());
-  decltype(&cublasLtGetVersion) version = cublaslt_library().require("cublasLtGetVersion");
-  decltype(&cublasLtGetStatusString) status_string =
-      cublaslt_library().require("cublasLtGetStatusString");
-  decltype(&cublasLtMatmulDescCreate) create_desc =
-      cublaslt_library().require("cublasLtMatmulDescCreate");
-  decltype(&cublasLtMatmulDescDestroy) destroy_desc =
-      cublaslt_library().require("cublasLtMatmulDescDestroy");
+      library.is_open() ? "" : concat("cuBLASLt is not on the library path: ", library.error());
+  decltype(&cublasLtGetVersion) version = library.require("cublasLtGetVersion");
+  decltype(&cublasLtGetStatusString) status_string = library.require("cublasLtGetStatusString");
+  decltype(&cublasLtMatmulDescCreate) create_desc = library.require("cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescDestroy) destroy_desc = library.require("cublasLtMatmulDescDestroy");
   decltype(&cublasLtMatmulDescSetAttribute) set_desc =
-      cublaslt_library().require("cublasLtMatmulDescSetAttribute");
+      library.require("cublasLtMatmulDescSetAttribute");
   decltype(&cublasLtMatmulDescGetAttribute) get_desc =
-      cublaslt_library().require("cublasLtMatmulDescGetAttribute");
+      library.require("cublasLtMatmulDescGetAttribute");
   decltype(&cublasLtMatrixLayoutCreate) create_layout =
-      cublaslt_library().require("cublasLtMatrixLayoutCreate");
+      library.require("cublasLtMatrixLayoutCreate");
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout =
-      cublaslt_library().require("cublasLtMatrixLayoutDestroy");
+      library.require("cublasLtMatrixLayoutDestroy");
   decltype(&cublasLtMatrixLayoutGetAttribute) get_layout =
-      cublaslt_library().require("cublasLtMatrixLayoutGetAttribute");
+      library.require("cublasLtMatrixLayoutGetAttribute");
   decltype(&cublasLtMatmulPreferenceCreate) create_preference =
-      cublaslt_library().require("cublasLtMatmulPreferenceCreate");
+      library.require("cublasLtMatmulPreferenceCreate");
   decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference =
-      cublaslt_library().require("cublasLtMatmulPreferenceDestroy");
+      library.require("cublasLtMatmulPreferenceDestroy");
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference =
-      cublaslt_library().require("cublasLtMatmulPreferenceSetAttribute");
+      library.require("cublasLtMatmulPreferenceSetAttribute");
   // These need a device.
-  decltype(&cublasLtCreate) create = cublaslt_library().require("cublasLtCreate");
+  decltype(&cublasLtCreate) create = library.require("cublasLtCreate");
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic =
-      cublaslt_library().require("cublasLtMatmulAlgoGetHeuristic");
-  decltype(&cublasLtMatmul) matmul = cublaslt_library().require("cublasLtMatmul");
+      library.require("cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtMatmul) matmul = library.require("cublasLtMatmul");
 };
 
 const CublasLtFunctions& cublaslt();
