@@ -154,17 +154,14 @@ double ProgramExecutor::run(RunMode mode) {
 
 void ProgramExecutor::post(size_t op) {
   const BoundOp& b = bound_->op(op);
-  const auto request = std::visit(
-      Overload{
-          [&](const Send&) { return comm_.isend(b.peer, b.from); },
-          [&](const Recv&) { return comm_.irecv(b.peer, b.into); },
-          [&](const AllGather&) { return comm_.iall_gather(b.group, b.into, b.into_counts); },
-          [&](const AllToAll&) {
-            return comm_.iall_to_all(b.group, b.from, b.from_counts, b.into, b.into_counts);
-          },
-          [](const auto&) { return Communicator::Request{-1}; },
+  const auto request = visit_op(
+      program().ops[op].what, [&](const Send&) { return comm_.isend(b.peer, b.from); },
+      [&](const Recv&) { return comm_.irecv(b.peer, b.into); },
+      [&](const AllGather&) { return comm_.iall_gather(b.group, b.into, b.into_counts); },
+      [&](const AllToAll&) {
+        return comm_.iall_to_all(b.group, b.from, b.from_counts, b.into, b.into_counts);
       },
-      program().ops[op].what);
+      [](const auto&) { return Communicator::Request{-1}; });
   in_flight_.push_back({op, request});
 }
 

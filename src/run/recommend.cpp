@@ -23,8 +23,6 @@ const std::vector<AllGatherAlgorithm> kCollectives{AllGatherAlgorithm::kNative,
                                                    AllGatherAlgorithm::kRecursiveDoubling,
                                                    AllGatherAlgorithm::kHierarchical};
 
-JsonNode words(const std::vector<std::string>& list) { return to_json(list); }
-
 }  // namespace
 
 double tie_share(const ClusterSpec& cluster) {
@@ -37,14 +35,14 @@ std::string question_config(const Question& o, const ClusterSpec& cluster) {
     if (a.pattern != PatternKind::kSparse && (o.pass != "forward" || a.forward_of.empty()))
       names.emplace_back(a.name);
   JsonNode sweep =
-      JsonNode::object({{"algorithm", words(names)},
+      JsonNode::object({{"algorithm", to_json(names)},
                         {"seq_len", o.seq_len},
                         {"ranks", o.ranks},
                         {"batch", JsonNode::object({{"rule", "fixed"}, {"size", o.batch}})},
                         {"collective", to_json(kCollectives)},
                         {"ulysses_degree", "divisors"},
                         {"pass", o.pass}});
-  if (o.causal) sweep.set("layout", words(enum_names<LayoutKind>()));
+  if (o.causal) sweep.set("layout", to_json(enum_names<LayoutKind>()));
   if (o.ranks % cluster.node_size() == 0 && o.ranks > cluster.node_size())
     sweep.set("ring_inner", cluster.node_size());
   JsonNode segments = JsonNode::array(), dilated = JsonNode::object();
