@@ -115,7 +115,7 @@ class SingleSearch {
 // layers away (Takes and Kosters, Algorithms 6 (2013) 100: bounding eccentricities).
 class OpenSources {
  public:
-  explicit OpenSources(const DepthGraph& graph) : graph_(graph), search_(graph) {
+  explicit OpenSources(const DepthGraph& graph) : search_(graph) {
     for (const int32_t s : graph.sources) open_.push_back({s, 1, SingleSearch::kUnheard});
   }
 
@@ -161,7 +161,6 @@ class OpenSources {
   struct Source {
     int32_t target, lower, upper;
   };
-  const DepthGraph& graph_;
   SingleSearch search_;
   std::vector<Source> open_;
   int64_t furthest_ = 0;
