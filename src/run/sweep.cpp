@@ -247,12 +247,14 @@ std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
   const PointParams& p = plan.point.params;
   if (plan.point.status == PointStatus::kOk) {
     require_threads(p.threads * (is_virtual(p) || !world.is_one_process() ? 1 : p.ranks));
-    if (is_virtual(p)) return walk_point(plan, runner, walk);
     world.mark_load();
-    PointRecord record =
-        world.run(p.ranks, [&](Communicator& comm) { return measure_point(plan, runner, comm); });
-    if (const double busy = world.busy_share(); busy >= 0)
-      record.metrics.try_emplace("busy_share", busy);  // else the samples were long enough to tell
+    std::optional<PointRecord> record = is_virtual(p) ? walk_point(plan, runner, walk)
+                                                      : world.run(p.ranks, [&](Communicator& comm) {
+                                                          return measure_point(plan, runner, comm);
+                                                        });
+    const double busy = world.busy_share();
+    if (record && busy >= 0)
+      record->metrics.try_emplace("busy_share", busy);  // else samples or units were long enough
     return record;
   }
   PointRecord record = make_record(plan.point);

@@ -174,7 +174,9 @@ TEST(RunPoint, ShortPointsTellWhatOthersUsed) {
   options.measure = {.warmup = 0, .min_samples = 1, .max_samples = 1};
   options.ablations = false;
   for (int point = 0; point < 3; ++point) {
-    const auto record = run_point(world, small_plan("ring", 1 + point % 2), options, {});
+    PointPlan plan = small_plan("ring", 1 + point % 2);
+    if (point == 2) plan.point.params.mode = Mode::kVirtual;
+    const auto record = run_point(world, plan, options, {});
     EXPECT_TRUE(record->metrics.contains("busy_share")) << point;
     EXPECT_LE(record->metrics.at("busy_share"), 1);
   }
