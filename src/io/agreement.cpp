@@ -35,11 +35,10 @@ std::map<std::string, std::string> disagreeing_points(const std::vector<PointRec
     const PointRecord& first = *place->second;
     const double other = first.metrics.at(loss->first);
     const double difference = std::abs(loss->second - other) / std::max(1.0, std::abs(other));
-    const bool wide = r.params.problem.dtype == DType::kFloat32;
-    if (difference > (wide ? kLossTolerance : kBf16LossTolerance))
-      found[r.id] =
-          concat("its ", loss->first == kLossNats ? "loss " : "<y, dO> ", loss->second, " is ",
-                 difference, " away from that of ", first.id, " (", describe(first.params), ")");
+    const bool wide = r.params.problem.dtype == DType::kFloat32, is_loss = loss->first == kLossNats;
+    if (difference > (wide ? kLossTolerance : is_loss ? kBf16LossTolerance : kBf16ProductTolerance))
+      found[r.id] = concat("its ", is_loss ? "loss " : "<y, dO> ", loss->second, " is ", difference,
+                           " away from that of ", first.id, " (", describe(first.params), ")");
   }
   return found;
 }

@@ -35,6 +35,11 @@ TEST(Agreement, LossesOfOneFunctionAreEqual) {
   EXPECT_THAT(disagreeing_points({one, other}), testing::IsEmpty());
   other.metrics["loss_nats"] = 5.5 * (1 + 2e-2);
   EXPECT_EQ(disagreeing_points({one, other}).size(), 1u);
+  for (PointRecord* r : {&one, &other}) r->metrics = {{"output_product", -0.5}};
+  other.metrics["output_product"] = -0.5 + 2e-2;
+  EXPECT_THAT(disagreeing_points({one, other}), testing::IsEmpty());
+  other.metrics["output_product"] = -0.5 + 4e-2;
+  EXPECT_EQ(disagreeing_points({one, other}).size(), 1u);
   for (PointRecord* r : {&one, &other}) r->params.problem.dtype = DType::kFloat32;
   const Summary summary = summarize({one, other}, 2);
   EXPECT_EQ(summary.verdict, "fail");
