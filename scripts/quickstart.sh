@@ -31,8 +31,8 @@ figure5=results/$(date -u +%Y%m%dT%H%M%SZ)-figure5-small
 # Each branch does half of the work at each of these lengths: what the claim of a constant latency is about.
 say "figure 5 in small: 32K tokens per batch, sequences of 2K to 32K (lnbench run configs/figure5-cpu.json)"
 mpirun -np "$ranks" "$lnbench" run configs/figure5-cpu.json --set sweep.batch.tokens_per_batch=32K --set sweep.ranks="$ranks" \
-  --set dilated.segments=512,sequence --set dilated.ratio_rule=sqrt --set sweep.seq_len=2K,8K,32K \
-  --filter 'algorithm == dilated || seq_len <= 8K' --set measure.min_samples=3 --set measure.max_samples=3 -o "$figure5"
+  --set dilated.segments=512,sequence --set dilated.ratio_rule=sqrt --set sweep.seq_len=2K,4K,8K,16K,32K \
+  --filter 'algorithm == dilated || seq_len <= 8K' --set measure.min_samples=10 --set measure.max_samples=10 -o "$figure5"
 walk=results/$(date -u +%Y%m%dT%H%M%SZ)-sixteen-million
 say "sixteen million tokens on one device in the place of 16 ranks (lnbench run configs/sixteen-million.json)"
 "$lnbench" run configs/sixteen-million.json -o "$walk"
