@@ -175,7 +175,7 @@ def local_text(local: list[tuple[list[Point], Verdict]]) -> str:
     """The worst of the lines that do not decide, and why they do not."""
     line, worst = local[0]
     found, counted = ("Constant", "as support") if worst.good else ("Not constant", "against it")
-    rates = "rates as in section 2.4" if all(map(rates_follow_segments, line)) else "these rates"
+    rates = "rates that grow as the segments do, this suite's choice" if all(map(rates_follow_segments, line)) else "these rates"
     of = f", the worst of {len(local)} lines" if len(local) > 1 else ""
     return (
         f"{found} at {rates}{of}: {worst.text}. Not counted {counted}, because {shared_work_text(line)}."

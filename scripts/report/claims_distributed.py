@@ -96,7 +96,7 @@ def why_not_shown(able: list[Point], checked: list[Point], shares: list[float]) 
     if not shares:
         return f"{ran}, but no exact algorithm took the same tokens on fewer ranks: their memory is not compared"
     few = " (two ranks cannot hold less than half each)" if max(p.group_ranks for p in checked) == 2 else ""
-    return f"{ran}, in {percent_label(min(shares))} or more of the memory per rank that the same tokens take on fewer ranks{few}"
+    return f"{ran}, but with {percent_label(min(shares))} or more of the memory per rank that the same tokens take on fewer ranks{few}"
 
 
 def refused_by_fewer(point: Point, ctx: Context) -> str:

@@ -97,7 +97,7 @@ class Distributed(unittest.TestCase):
         self.assertEqual(claim([two], title).status, NOT_TESTED)  # beside nothing
         self.assertEqual(claim([one], title).status, NOT_TESTED)
         fat = two | {"memory": two["memory"] | {"measured_peak_bytes": int(0.88 * one["memory"]["measured_peak_bytes"])}}
-        self.assertIn("in 88 % or more of the memory per rank that the same tokens take on fewer ranks (two ranks", claim([one, fat], title).evidence[0].whole)
+        self.assertIn("but with 88 % or more of the memory per rank that the same tokens take on fewer ranks (two ranks", claim([one, fat], title).evidence[0].whole)
         for path, value in (("memory", {"measured_peak_bytes": 1 << 40}), ("comm", {"counted_messages_per_rank": 0}),
                             ("check", {"status": "not_run"})):
             self.assertEqual(claim([one, two | {path: two[path] | value}], title).status, NOT_TESTED, path)

@@ -34,7 +34,8 @@ PUBLISHED = {"collective": "native", "offset": "paper", "mix": "lse"}  # the pap
 
 RULES = {  # that several claims share
     "rates": "The paper lets segments and rates grow geometrically (section 2.2), both with one ratio (section 2.4); it states the segments of "
-    "figure 5 (up to three: 2,048, tokens per device, N), not their rates. Three segments with such rates leave the long branches little work: "
+    "figure 5 (up to three: 2,048, tokens per device, N), not their rates; its language models have rates 1, 2, 4, 6 and 12 for 2,048 to "
+    "32,768 tokens (section 4.2). Three segments with rates that grow as they do leave the long branches little work: "
     "then constant communication and complexity are judged. Constant latency is judged where long branches carry work: three segments at "
     f"slower rates, whose gathers grow with N, or a segment at every power of the ratio. Our threshold for that work ({percent_label(SHARED_WORK)} "
     "of the FLOPs) decides which lines count for what.",
