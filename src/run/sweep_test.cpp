@@ -175,7 +175,7 @@ TEST(RunPoint, ShortPointsTellWhatOthersUsed) {
   options.ablations = false;
   for (int point = 0; point < 3; ++point) {
     PointPlan plan = small_plan("ring", 1 + point % 2);
-    if (point == 2) plan.point.params.mode = Mode::kVirtual;
+    if (point == 2) plan.point.params.mode = Mode::kVirtual, plan.batches_at_once = 1;
     const auto record = run_point(world, plan, options, {});
     EXPECT_TRUE(record->metrics.contains("busy_share")) << point;
     EXPECT_LE(record->metrics.at("busy_share"), 1);
