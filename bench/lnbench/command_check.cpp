@@ -28,7 +28,7 @@ int run_check(const Options& options) {
         "no point can be checked: all are skipped, or longer than check.max_seq_len = ",
         format_tokens(sweep.config.check.max_seq_len), ", which --set can raise");
   int64_t wrong = 0;
-  Table<PointRecord> table(record_columns(), table_style(options));
+  Table<PointRecord> table = record_table(options, sweep.points);
   if (world.is_root()) table.head();
   SweepRun(world, sweep, plan, watchdog)
       .run({.run_point = [&](const PointPlan& p) { return run_point(world, p, plan.runner, {}); },

@@ -130,13 +130,12 @@ int plan_on_cluster(const Options& options, const Config& config) {
   how.alpha = AlphaSet::kNcclLl;  // after on_cluster(): it would change the points' ids
   Progress progress(options, true, int(points.size()));
   TableStyle style = table_style(options, &progress);
-  const Constants same = leave_out_constants(style, points);
-  Table<PlanRow> table(plan_columns(true, same.options), style);
+  const auto common = leave_out_constants(style, points);
+  Table<PlanRow> table(plan_columns(true, common), style);
   table.note(concat("plan of ", config.path, " on ", how.cluster.name, ": ",
                     points_text(points.size()), "; ",
                     format_bytes(how.cluster.device.memory_bytes.value), " on each of ",
                     how.cluster.num_gpus(), " ", how.cluster.device.name));
-  if (!same.text.empty()) table.note("all points: " + same.text);
   table.head();
   ClusterCost all;
   int fitting = 0;
@@ -197,8 +196,8 @@ int run_plan(const Options& options) {
   const auto gpus = std::ranges::count_if(points, on_gpu, &Point::params);
   Progress progress(options, true, int(points.size()));
   TableStyle style = table_style(options, &progress);
-  const Constants same = leave_out_constants(style, points);
-  Table<PlanRow> table(plan_columns(false, same.options), style);
+  const auto common = leave_out_constants(style, points);
+  Table<PlanRow> table(plan_columns(false, common), style);
   std::string head = concat("plan of ", config.path, ": ", points_text(points.size()));
   if (size_t(gpus) < points.size())
     head += concat("; ", format_si(peak, "FLOP/s"), " FMA peak per core measured here");
@@ -206,7 +205,6 @@ int run_plan(const Options& options) {
   if (gpus > 0 && limits.device_flops > 0)
     head += concat(", estimated at ", format_si(limits.device_flops, "FLOP/s"), " each");
   table.note(head);
-  if (!same.text.empty()) table.note("all points: " + same.text);
   table.head();
   double seconds = 0;
   int runnable = 0, unknown = 0, crowded = 0;

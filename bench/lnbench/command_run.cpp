@@ -73,7 +73,7 @@ int run_points(const Options& options) {
   plan.runner.progress = [&watchdog] { watchdog.progress(); };
   SweepRun run(world, sweep, plan, run_target(options, sweep, plan.threads, world), watchdog);
   Progress progress(options, world.is_root(), int(plan.points.size()));
-  Table<PointRecord> table(record_columns(), table_style(options, &progress));
+  Table<PointRecord> table = record_table(options, sweep.points, &progress);
   if (world.is_root()) print_head(table, sweep, plan, world, options);
   const VirtualRun walk{
       .directory = run.directory(),

@@ -66,7 +66,9 @@ int run_simulate(const Options& options) {
     return s.point.params.program_ranks() < s.point.params.ranks;
   });
   Progress progress(options, true, int(points.size()));
-  Table<PointRecord> table(record_columns(), table_style(options, &progress));
+  std::vector<Point> all;
+  std::ranges::transform(points, std::back_inserter(all), &Simulated::point);
+  Table<PointRecord> table = record_table(options, all, &progress);
   table.note(concat(config.name, ": ", points_text(points.size()), " simulated on ", cluster.name,
                     " (", cluster.num_nodes(), " nodes of ", cluster.node_size(), " x ",
                     cluster.device.name, ", ", to_string(cluster.topology.kind), "); latencies ",

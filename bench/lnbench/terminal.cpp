@@ -186,11 +186,19 @@ TableStyle table_style(const Options& options, Progress* progress) {
           }};
 }
 
-Constants leave_out_constants(TableStyle& style, const std::vector<Point>& points) {
+std::set<std::string> leave_out_constants(TableStyle& style, const std::vector<Point>& points) {
   if (style.wide || style.format != TableFormat::kText) return {};
   Constants same = constants_of(points);
   style.left_out = same.columns;
-  return same;
+  if (!same.text.empty()) style.above = "all points: " + same.text;
+  return same.options;
+}
+
+Table<PointRecord> record_table(const Options& options, const std::vector<Point>& points,
+                                Progress* progress) {
+  TableStyle style = table_style(options, progress);
+  const std::set<std::string> common = leave_out_constants(style, points);
+  return {record_columns(common), style};
 }
 
 void add_record(Table<PointRecord>& table, const PointRecord& record, bool color) {

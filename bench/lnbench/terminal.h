@@ -42,8 +42,12 @@ class Progress;
 // --format and --wide, on stdout; notes of other formats than text go to stderr. A line of
 // `progress` is taken away before a row is written.
 TableStyle table_style(const Options& options, Progress* progress = nullptr);
-// What the points of a table have in common, which text leaves out unless it is wide.
-Constants leave_out_constants(TableStyle& style, const std::vector<Point>& points);
+// What the points of a table have in common stands once above it, unless it is wide or no text.
+// Returns the words of their options that no row repeats.
+std::set<std::string> leave_out_constants(TableStyle& style, const std::vector<Point>& points);
+// Of the records of these points.
+Table<PointRecord> record_table(const Options& options, const std::vector<Point>& points,
+                                Progress* progress = nullptr);
 // In colour on a terminal.
 void add_record(Table<PointRecord>& table, const PointRecord& record, bool color);
 

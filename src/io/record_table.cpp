@@ -100,7 +100,7 @@ Constants constants_of(const std::vector<Point>& points) {
   return same;
 }
 
-std::vector<Column<PointRecord>> record_columns() {
+std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& common) {
   using enum Shown;
   using R = const PointRecord&;
   std::vector<Column<PointRecord>> columns{
@@ -119,7 +119,7 @@ std::vector<Column<PointRecord>> record_columns() {
       {"memory_bytes", "memory", kBytes, 8, 2,
        [](R r) { return optional(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes); }},
       {"rel_l2_error", "error", kNumber, 7, 3, [](R r) { return r.check.rel_l2_error; }},
-      {"options", "", kText, 16, 0, [](R r) { return shown_options(r.params); }},
+      {"options", "", kText, 16, 0, [common](R r) { return shown_options(r.params, common); }},
       {"note", "", kNote, 0, 0, [](R r) { return note_of(r); }},
   };
   insert_axis_columns(columns, "median_s", &PointRecord::params);

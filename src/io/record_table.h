@@ -27,7 +27,6 @@ void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view nex
                       }});
 }
 
-std::vector<Column<PointRecord>> record_columns();
 // The algorithm's options and the what-ifs of a cluster, but those words; that a simulated kernel
 // is modelled goes without saying.
 std::string shown_options(const PointParams& params, const std::set<std::string>& without = {});
@@ -38,6 +37,8 @@ struct Constants {
   std::string text;
 };
 Constants constants_of(const std::vector<Point>& points);
+// `common`: words that every row's options have, left out.
+std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& common = {});
 std::string_view colour_of(PointStatus status);  // colour of its row: "31" is red
 
 // {"timing": {"median_s": 0.1}, "per_rank": [...]} -> "timing.median_s": 0.1, "per_rank": [...]

@@ -124,6 +124,7 @@ std::string TableWriter::aligned(const std::vector<std::string>& cells) const {
 void TableWriter::head() {
   if (has_head_) return;
   has_head_ = true;
+  if (!style_.above.empty()) note(style_.above);
   std::ostream& out = line();
   std::vector<std::string> titles;
   for (const ColumnHead& head : heads_)

@@ -59,6 +59,7 @@ struct TableStyle {
   TableFormat format = TableFormat::kText;
   bool wide = false;                    // all columns, notes on their rows
   std::set<std::string> left_out{};     // columns, unless all are shown
+  std::string above{};                  // a note above the names of columns
   std::ostream* out = nullptr;          // rows
   std::ostream* notes = nullptr;        // notes of formats other than text
   std::function<void()> before_line{};  // e.g. clears a line of progress
