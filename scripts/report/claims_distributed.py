@@ -1,7 +1,7 @@
 """Claims that only two or more ranks can show: dilated attention is right across ranks, and exact attention is distributed too.
 
 Example: ring on 8 GPUs runs and agrees with the reference at 4M tokens, which one GPU refuses for memory: the paper's
-sentence is no longer so. That it holds 32 % of the memory per rank at a length which one rank takes as well is undecided.
+sentence is no longer so. At a length that one rank takes as well it is undecided, whatever share of the memory a rank needs.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from .claims_billion import memory_text, model_text, on_several_ranks
 from .evidence import NOT_SUPPORTED, NOT_TESTED, OUTDATED, SEEN, SUPPORTED, Evidence, machine_text, ranks_text
 from .model import Point
-from .rows import Context
+from .rows import Context, range_of
 from .series import group_by
 from .units import integer_label, percent_label, plural, span_label, token_label
 
-MEMORY_SHARE = 0.5  # largest share of the memory per rank on fewer ranks
 QUADRATIC = "the work stays quadratic: each rank computes N²/P pairs"
 BEFORE_THE_PAPER = (
     "When the paper appeared, in July 2023, there were Ring Self-Attention (arXiv 2105.13120, May 2021), which splits a sequence of exact attention over ranks to "
@@ -89,16 +88,6 @@ def memory_shares(point: Point, exact: list[Point]) -> tuple[float, float] | Non
     return (own / base, own * point.group_ranks / (base * least)) if own and base else None
 
 
-def why_not_shown(able: list[Point], checked: list[Point], shares: list[float]) -> str:
-    if not checked:
-        return f"{'exact algorithms' if able else 'no exact algorithm'} ran on several ranks{', but none was checked' if able else ''}"
-    ran = f"{', '.join(sorted({p.algorithm for p in checked}))} ran on several ranks and agreed with the reference"
-    if not shares:
-        return f"{ran}, but no exact algorithm took the same tokens on fewer ranks: their memory is not compared"
-    few = " (two ranks cannot hold less than half each)" if max(p.group_ranks for p in checked) == 2 else ""
-    return f"{ran}, but with {percent_label(min(shares))} or more of the memory per rank that the same tokens take on fewer ranks{few}"
-
-
 def refused_by_fewer(point: Point, ctx: Context) -> str:
     """How an exact algorithm had no memory for the same problem on fewer ranks of the same run: oom, skipped_memory (predicted), ""."""
     fewer = [p for p in ctx.points if p.pattern == "dense" and problem(p) == problem(point) and p.group_ranks < point.group_ranks]
@@ -131,18 +120,28 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
         text = f"{names}, {SINCE}, ran on {ranks_text(beyond)} and agreed with the reference at lengths for which {memory}; {QUADRATIC}."
         listed.append(f"ranks are {machine_text(ctx, beyond)}")
         return Evidence(source, status, text, tuple(listed), judged=(tuple(beyond),))
+    if not checked:
+        ran = "exact algorithms ran on several ranks, but none was checked" if able else "no exact algorithm ran on several ranks"
+        return Evidence(source, NOT_TESTED, ran)
+    return within_memory(ctx, source, checked, exact)
+
+
+def within_memory(ctx: Context, source: str, checked: list[Point], exact: list[Point]) -> Evidence:
+    """Exact algorithms at lengths of which nothing shows that fewer ranks have no memory for them; of each series the longest
+    sequence on the most ranks is listed."""
+    names = sorted({p.algorithm for p in checked})
+    ran = f"{', '.join(names)}, {SINCE}, ran on {ranks_text(checked)} and agreed with the reference"
     shares = [(*found, p) for p in checked if (found := memory_shares(p, exact))]
-    halved = [(share, total, p) for share, total, p in shares if share <= MEMORY_SHARE]
-    if not halved:
-        return Evidence(source, NOT_TESTED, why_not_shown(able, checked, [share for share, _, _ in shares]))
-    series = group_by(halved, lambda found: ctx.index.key(found[2])).values()
+    if not shares:
+        why = "whether fewer ranks have no memory for these lengths is not known"
+        return Evidence(source, SEEN, f"{ran}. Undecided: {why}.", judged=(tuple(checked),))
+    series = group_by(shares, lambda found: ctx.index.key(found[2])).values()
     largest = [max(group, key=lambda found: (found[2].ranks, found[2].seq_len or 0)) for group in series]
     listed = sorted(largest, key=lambda found: (found[0], ctx.index.label(found[2])))
     points = [p for _, _, p in listed]
     text = (
-        f"{plural(len({p.algorithm for p in points}), 'exact algorithm')}, {SINCE}, agreed with the reference on {ranks_text([p for _, _, p in halved])} in at "
-        f"most {percent_label(MEMORY_SHARE)} of the memory per rank that the same tokens take on fewer ranks. Undecided: fewer ranks hold these lengths, up to "
-        f"{token_label(max(p.seq_len or 0 for p in points))} tokens, as well."
+        f"{ran}, in {range_of([share for share, _, _ in listed], percent_label)} of the memory per rank that the same tokens take on fewer ranks. "
+        f"Undecided: fewer ranks hold these lengths, up to {token_label(max(p.seq_len or 0 for p in points))} tokens, as well."
     )
     details = [
         f"{ctx.index.label(p)}: {token_label(p.seq_len)} tokens on {ctx.index.rank_label(p.ranks)}, {percent_label(share)} of the "
@@ -152,4 +151,4 @@ def exact_distributed(ctx: Context, source: str) -> Evidence:
     details.append(
         f"over all ranks the memory is {span_label([total for _, total, _ in listed])} times that of the fewest; {QUADRATIC}; ranks are {machine_text(ctx, points)}"
     )
-    return Evidence(source, SEEN, text, tuple(details), judged=(tuple(p for _, _, p in halved),))
+    return Evidence(source, SEEN, text, tuple(details), judged=(tuple(p for _, _, p in shares),))
