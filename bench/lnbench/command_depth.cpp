@@ -71,7 +71,7 @@ int run_depth(const Options& options) {
       "layers");
   table.note(
       "reachable: between tokens that do hear from each other (- : not looked for under a mask); "
-      "paper: the estimate of section 2.4");
+      "paper: the estimate of section 2.4, by the mean ratio of segments");
   table.note(
       "unknown: beyond 1M tokens, segments that cut each other so irregularly that a minute does "
       "not suffice");

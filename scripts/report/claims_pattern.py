@@ -44,6 +44,7 @@ EXPONENT_LENGTHS = 4
 EXPONENT_SPAN = 8.0
 EXPONENT_R_SQUARED = 0.98  # below, time follows no power law and the exponent says nothing
 RULE_WITHIN = 2.0  # factor to a pattern's rule: segments and rates are rounded to powers of two
+NO_RATIO = "segments or rates have no single ratio α, which the paper's estimate assumes"
 SKIPS = "a dilation rate exceeds the next shorter segment, so that its branch skips some, which the paper's estimate leaves out"
 RATES_DIFFER = {
     "dilated": "rates do not grow as segments (which end with N), as in the paper's derivation of O(Nd)",
@@ -157,13 +158,16 @@ def skips_segments(point: Point) -> bool:
 
 
 def depth_against_estimate(point: Point, layers: float, bound: float | None) -> str:
-    """ "5 layers, 2 layers more than the paper's estimate of 3"."""
+    """ "4 layers, 1 layer more than the paper's estimate of 3"; "5 layers; the paper's estimate does not apply" without an α."""
     estimate = "" if bound is None else f"the paper's estimate of {significant(bound)}"
     if bound is not None and significant(bound) != str(whole_layers(bound)):
         estimate += f", rounded up to {whole_layers(bound)}"
     if layers < 0:
         causal = ", as neighbours across a segment's border where no branch joins them" if point.get("params.causal") is True else ""
-        return f"some token never hears from some other{causal}" + (f", against {estimate}" if estimate else "")
+        against = f", against {estimate}" if estimate and None not in ratios(point) else ""
+        return f"some token never hears from some other{causal}{against}"
+    if None in ratios(point):
+        return f"{plural(int(layers), 'layer')}; the paper's estimate does not apply"
     extra = int(layers) - whole_layers(bound or 0)
     return f"{plural(int(layers), 'layer')}, {plural(extra, 'layer') + ' more' if extra > 0 else 'no more'} than {estimate}"
 
@@ -200,18 +204,19 @@ def judged_text(judged: list[Depth]) -> str:
     return f" At {tokens[0]} and {tokens[1]} tokens {layers[0]} and {layers[1]} layers were computed, {estimates[0]} and {estimates[1]} estimated.{wrong}{grown}"
 
 
-def first_and_ratios(point: Point) -> tuple[float, ...]:
-    """Shortest segment w₀, and α: the mean ratio of one segment to the next, and of one rate."""
+def ratios(point: Point) -> tuple[float | None, float | None]:
+    """α: the ratio of each different segment to the next shorter one, and of their rates; None where it varies."""
     pairs = [next(same) for _, same in itertools.groupby(widths_and_rates(point), key=lambda pair: pair[0])]
-    steps = max(1, len(pairs) - 1)
-    return pairs[0][0], *(round((last / first) ** (1 / steps), 3) for first, last in zip(pairs[0], pairs[-1]))
+    steps = [{round(longer / shorter, 3) for shorter, longer in itertools.pairwise(values)} for values in zip(*pairs)]
+    segments, rates = (found.pop() if len(found) == 1 else None for found in steps)
+    return segments, rates
 
 
 def depth_logarithmic(ctx: Context, source: str) -> Evidence:
-    """Layers computed from each different pattern, whatever the source of its point; what the paper's formula is not
-    defined for is left out. Patterns of one w₀ and one α, as the paper's formula has them, are a line."""
+    """Layers computed from each different pattern, whatever the source of its point. Patterns of one w₀ and one α, as the
+    paper's formula has them, are a line; others are left out, unless some token never hears from some other."""
     lines: dict[tuple[object, ...], dict[tuple[int, str], Depth]] = {}
-    skipping: dict[tuple[object, ...], Unjudged] = {}
+    left_out: dict[tuple[object, ...], Unjudged] = {}
     for point in ctx.points:
         layers, bound = (point.num(f"metrics.dependency_depth_{key}layers") for key in ("", "bound_"))
         known = layers is not None and point.seq_len and widths_and_rates(point)
@@ -220,21 +225,23 @@ def depth_logarithmic(ctx: Context, source: str) -> Evidence:
         same = tuple(point.text(f"params.{k}") for k in ("heads", "causal", "offset", "phase_parts"))
         mask = " under a causal mask" if point.get("params.causal") is True else ""
         text = f"{series_name(ctx, point)}, {token_label(point.seq_len)} tokens{mask}: {depth_against_estimate(point, layers, bound)}"
-        if skips_segments(point):
-            skipping.setdefault((point.seq_len, point.text("params.branches"), *same), Unjudged(SKIPS, text, (point,)))
+        alpha = ratios(point)
+        why = SKIPS if skips_segments(point) else NO_RATIO if None in alpha and layers >= 0 else ""
+        if why:
+            left_out.setdefault((point.seq_len, point.text("params.branches"), *same), Unjudged(why, text, (point,)))
         else:
-            line = lines.setdefault((*first_and_ratios(point), *same), {})
+            line = lines.setdefault((widths_and_rates(point)[0][0], *alpha, *same), {})
             line.setdefault((point.seq_len, point.text("params.branches")), Depth(point, layers, bound or 0, text))
     verdicts: list[Verdict] = []
     judged: list[Depth] = []
-    left_out = list(skipping.values())
+    unjudged = list(left_out.values())
     for line in lines.values():
         estimates = [depth.estimate for depth in line.values()]
         wide = max(estimates) - min(estimates) >= DEPTH_SPREAD
         verdicts += [d.verdict for d in line.values() if wide or d.layers < 0]
         judged += line.values() if wide and min(d.layers for d in line.values()) >= 0 else []
-        left_out += [Unjudged(NEAR, d.text, (d.point,)) for d in line.values() if not wide and d.layers >= 0]
+        unjudged += [Unjudged(NEAR, d.text, (d.point,)) for d in line.values() if not wide and d.layers >= 0]
     within = f"{DEPTH_EXTRA} layers of the paper's estimate rounded up"
-    nothing = "no pattern judged" if left_out else "no dilated point states the dependency depth of its pattern"
-    seen = decide(source, verdicts, nothing, "pattern", unjudged=left_out, within=within, said=judged_text(judged))
-    return replace(seen, status=SEEN) if left_out and not verdicts else seen
+    nothing = "no pattern judged" if unjudged else "no dilated point states the dependency depth of its pattern"
+    seen = decide(source, verdicts, nothing, "pattern", unjudged=unjudged, within=within, said=judged_text(judged))
+    return replace(seen, status=SEEN) if unjudged and not verdicts else seen

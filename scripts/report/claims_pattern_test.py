@@ -120,6 +120,21 @@ class Pattern(unittest.TestCase):
         simulated = with_depth(point("dilated", 8 * K, 1, source="simulated"), -1, 1.0)
         self.assertEqual(claim([simulated], "dependency").source, COMPUTED)  # whatever the source of its times
 
+    def test_dependency_depth_of_patterns_without_one_ratio(self) -> None:
+        """The paper's figure 5 has segments 2048, tokens per device, N: at 64K tokens on two ranks the ratios are 16 and 2."""
+        def of(*branches: tuple[int, int], layers: int = 5) -> Claim:
+            record = with_depth(point("dilated", 64 * K, 2), layers, 3.0)
+            record["params"]["branches"] = [{"segment_length": w, "dilation_rate": r} for w, r in branches]
+            return claim([record], "dependency")
+
+        for branches in (((2 * K, 1), (32 * K, 16), (64 * K, 32)), ((16 * K, 1), (32 * K, 2), (64 * K, 12))):
+            found = of(*branches)
+            self.assertEqual(found.status, SEEN)
+            self.assertIn("1 pattern not judged: segments or rates have no single ratio α, which the paper's estimate assumes.", found.deciding.text)
+            self.assertTrue(found.deciding.details[0].endswith("64K tokens: 5 layers; the paper's estimate does not apply"), found)
+            self.assertEqual(of(*branches, layers=-1).status, NOT_SUPPORTED)  # no number of layers is logarithmic
+        self.assertIn("2 layers more than the paper's estimate of 3", of((16 * K, 1), (32 * K, 2), (64 * K, 4)).deciding.whole)
+
     def test_dependency_depth_of_patterns_that_the_estimate_leaves_out(self) -> None:
         skipping = with_depth(point("dilated", 8 * K, 1), -1, 2.0)
         skipping["params"]["branches"][-1]["dilation_rate"] = 4096  # over the first segment's 2048 tokens
