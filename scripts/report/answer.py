@@ -15,9 +15,11 @@ from .model import BOTH, Point
 from .noise import why_undecided
 from .paper_lines import PAPER_SEGMENT, and_text, has_paper_segments, shared_work_text, widths_and_rates
 from .rows import Context, heads_text, timed_points
-from .rows_time import matched
+from .rows_time import cost_text, matched, times_text
 from .series import group_by, sources_of
-from .units import percent_label, plural, ratio_label, spoken_duration, token_label
+from .units import plural, ratio_label, spoken_duration, token_label
+
+OTHER_FUNCTION = "dilated attention has fewer pairs of query and key and is another function: this compares cost, not quality"
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,9 @@ def length_of(point: Point) -> str:
 
 
 def conditions(point: Point, *others: str) -> str:
-    """ "One head; segments of 256 and 64K tokens at rates 1 and 256; 0.4 % of the pairs." """
+    """ "One head; segments of 256 and 64K tokens at rates 1 and 256." """
     text = "; ".join(filter(None, (heads_text(point), pattern_text(point), *others)))
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def pairs_text(exact: Point, dilated: Point) -> str:
-    """ "4.9 % of the pairs of exact attention: another function, so this compares cost and not quality"."""
-    every, some = exact.value("work.flops"), dilated.value("work.flops")
-    share = percent_label(some / every) if every and some else "a part"
-    return f"{share} of the pairs of exact attention: another function, so this compares cost and not quality"
 
 
 def pattern_text(point: Point) -> str:
@@ -98,14 +93,6 @@ def never_heard_text(dilated: Point) -> str:
     return depth_text(dilated) if (dilated.num("metrics.dependency_depth_layers") or 0) < 0 else ""
 
 
-def simulated_ratio_text(exact: Point, dilated: Point) -> str:
-    """Between which ratios the intervals of two simulated times lie."""
-    low, high = ([p.num(f"timing.ci_{end}_s") or 0 for p in (exact, dilated)] for end in ("low", "high"))
-    if exact.source != "simulated" or not all((*low, *high)):
-        return ""
-    return f"by the intervals of both times {ratio_label(low[0] / high[1])} to {ratio_label(high[0] / low[1])}"
-
-
 def comparison(ctx: Context) -> list[Said]:
     """The longest sequence that dilated and exact attention both computed, and what each took: in a pattern with the paper's
     first segment, if there is one."""
@@ -115,12 +102,11 @@ def comparison(ctx: Context) -> list[Said]:
         return []
     longest = max((p.seq_len or 0, p.ranks) for p, _ in pairs)
     exact, dilated = min((pair for pair in pairs if ((pair[0].seq_len or 0), pair[0].ranks) == longest), key=lambda pair: pair[0].median_s or 0)
-    ratio = (exact.median_s or 0) / (dilated.median_s or 1)
     text = (
         f"{length_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
-        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {ratio_label(ratio)}."
+        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {cost_text(exact, dilated)}."
     )
-    remarks = (pairs_text(exact, dilated), never_heard_text(dilated), simulated_ratio_text(exact, dilated), shorter_segment_text(exact, dilated))
+    remarks = (OTHER_FUNCTION, never_heard_text(dilated), shorter_segment_text(exact, dilated))
     return [Said(text, (exact, dilated), conditions(dilated, *remarks))]
 
 
@@ -174,7 +160,7 @@ def of_models(ctx: Context) -> list[Said]:
         text = (
             f"{model_problem(ctx, dilated)} takes <strong>{spoken_duration(dilated.median_s)}</strong> with dilated attention, "
             f"<strong>{spoken_duration(exact.median_s)}</strong> with exact attention ({escape(exact.algorithm)}): "
-            f"{ratio_label((exact.median_s or 0) / (dilated.median_s or 1))}."
+            f"{times_text(exact, dilated)} the time."
         )
         said.append(Said(text, (dilated, exact)))
     if timed:

@@ -157,31 +157,50 @@ def source_text(ctx: Context, meta: dict[str, Any], drawing: Drawing) -> str:
 
 
 def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
-    """The ends of a line of up to three algorithms, of each run: what a reader who cannot see the picture must know."""
+    """The ends of a line of up to three algorithms, of each run; over ranks those of the shortest and of the longest sequence.
+    What a reader who cannot see the picture must know."""
     if drawing.finding or kind is None:
         return drawing.finding[:1].upper() + drawing.finding[1:]
-    x = "ranks" if axis == "ranks" else "seq_len"
-    lines: dict[tuple[Any, ...], list[Row]] = {}
-    for row in drawing.rows:
-        if row.get("value") and row.get(x) and "series" in row and "doubt" not in row:
-            held = row["ranks"] if x != "ranks" else row.get("seq_len")
-            lines.setdefault((row["series"], row["source"], held, row.get("panel")), []).append(row)
-    longest = sorted(lines.values(), key=lambda line: (-len({r[x] for r in line}), -max(r[x] for r in line)))
-    first_of: dict[str, dict[Any, list[Row]]] = {}  # by algorithm and run
+    x, held = ("ranks", "rank_line") if axis == "ranks" else ("seq_len", "ranks")
+    rows = [r for r in drawing.rows if r.get("value") and r.get(x) and "series" in r and "doubt" not in r]
+    lines = group_by(rows, lambda r: (r["series"], r["source"], r[held], r.get("panel"))).values()
+    longest = sorted(lines, key=lambda line: (-len({r[x] for r in line}), -max(r[x] for r in line)))
+    of_algorithm: dict[str, dict[Any, list[list[Row]]]] = {}  # and of run
     for line in longest:
-        first_of.setdefault(line[0]["series"].split()[0], {}).setdefault(line[0].get("run"), line)
-    texts = []
-    for line in [line for of_runs in list(first_of.values())[:3] for line in of_runs.values()]:
-        ends = [min(line, key=lambda r: r[x]), max(line, key=lambda r: r[x])]
-        where = [r["length_label"] if x == "seq_len" else r["ranks_label"] for r in ends]
-        values = [f"{kind.spoken(r['value'])} at {place}" for r, place in zip(ends, where)]
-        held = ends[0]["ranks_label"] if x == "seq_len" else f"{ends[0]['length_label']} tokens"
-        panel = ends[0].get("panel", "")
-        known = dict.fromkeys((ends[0]["source"], held, *([panel] if panel and panel not in ends[0]["series"] else [])))
-        reach = " to ".join(dict.fromkeys(values))
-        texts.append(f"{ends[0]['series']}: {reach} ({', '.join(known)})")
-    text = "; ".join(texts)
+        of_algorithm.setdefault(line[0]["series"].split()[0], {}).setdefault(line[0].get("run"), []).append(line)
+    shown = [line for of_runs in list(of_algorithm.values())[:3] for some in of_runs.values() for line in outermost(some, x)]
+    text = "; ".join(line_text(kind, x, line) for line in shown)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def outermost(lines: list[list[Row]], x: str) -> list[list[Row]]:
+    """The first line; over ranks those of the shortest and the longest sequence, of the lines with as many numbers of ranks."""
+    if x != "ranks":
+        return lines[:1]
+    alike = [line for line in lines if len({r[x] for r in line}) == len({r[x] for r in lines[0]})]
+    ordered = sorted(alike, key=lambda line: min(r["seq_len"] for r in line))
+    return ordered if len(ordered) == 1 else [ordered[0], ordered[-1]]
+
+
+def line_text(kind: Kind, x: str, line: list[Row]) -> str:
+    """ "dilated: 16 s at 16K to 32 s at 32K (measured, 2 ranks)"."""
+    ends = [min(line, key=lambda r: r[x]), max(line, key=lambda r: r[x])]
+    where = [r["length_label"] if x == "seq_len" else r["ranks_label"] for r in ends]
+    values = [f"{r.get('value_text') or kind.spoken(r['value'])} at {place}" for r, place in zip(ends, where)]
+    panel = ends[0].get("panel", "")
+    held = ends[0]["ranks_label"] if x == "seq_len" else panel or f"{ends[0]['length_label']} tokens"
+    known = dict.fromkeys((ends[0]["source"], held, *([panel] if panel and panel not in ends[0]["series"] else [])))
+    return f"{ends[0]['series']}: {' to '.join(dict.fromkeys(values))} ({', '.join(known)})"
+
+
+def columns_of(drawing: Drawing) -> int:
+    """Panels side by side."""
+    return 3 if len(drawing.panels) == 3 else 2
+
+
+def width_of(drawing: Drawing) -> int:
+    """Pixels of the picture, or of one of its panels."""
+    return 2 * PANEL_WIDTH // columns_of(drawing) if drawing.panels else PLOT_PX
 
 
 def legend_columns(rows: list[Row]) -> int:
@@ -211,10 +230,9 @@ def complete(spec: dict[str, Any], parts: dict[str, Any], ctx: Context, drawing:
             for _, definition in encodings(unit):
                 definition.get("legend") and definition.update(legend=None)
         facet = {"field": "panel", "type": "nominal", "title": None, "sort": drawing.panels}
-        columns = 3 if len(drawing.panels) == 3 else 2
-        full |= {"facet": facet, "columns": columns, "spec": unit | {"width": 2 * PANEL_WIDTH // columns}}
+        full |= {"facet": facet, "columns": columns_of(drawing), "spec": unit | {"width": width_of(drawing)}}
     else:
-        full["width"] = PLOT_PX
+        full["width"] = width_of(drawing)
     full["config"] = {"legend": {"columns": legend_columns(drawing.rows)}}
     full["params"] = [{"name": name, "value": value} for name, value in values.items()]
     full["datasets"] = {"rows": drawing.rows}
@@ -298,10 +316,10 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
             figures.append(Figure(name, meta["title"], absent=meta["absent"]))
         wanted = bool(ctx.trainings) or all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:
-            if joins_times(spec):
-                mark_groups(whole.rows)
             marked = with_doubts(ctx, whole) if joins_times(spec) else whole
             drawing = in_panels(meta, naming_its_pass(meta, marked), ctx.index.run_names if compared else [])
+            if joins_times(spec):
+                mark_groups(drawing.rows, width_of(drawing))
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]
             full = complete(spec, parts, ctx, drawing)
             full["title"] = {"text": title, "subtitle": key_of_marks(spec, drawing)}

@@ -20,6 +20,7 @@ from .evidence import (
     Unjudged,
     Verdict,
     decide,
+    rise_text,
     series_name,
     span_text,
     whole_label,
@@ -75,11 +76,11 @@ def bytes_verdicts(
     verdicts: list[tuple[bool, Verdict]] = []
     for group in figure5_lines(ctx, source, "dilated", axis, needs_time=False):
         able = [p for p in group if p.group_ranks >= 2 and bytes_per_sequence(p)]
-        fit = long_fit(able, bytes_per_sequence)
+        fit = long_fit(able, bytes_per_sequence, sampled=False)
         if fit:
             most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
             head = f"{series_name(ctx, able[0])} {what(able[0])}: at most {most} per rank and sequence{by_formula(able)}"
-            text = f"{head}, largest rise {significant(fit.y_rise)}×{explained_by_ranks(able)} ({span_text(fit)}){shorter_text(able)}"
+            text = f"{head}, {rise_text(fit)}{explained_by_ranks(able)} ({span_text(fit)}){shorter_text(able)}"
             more = "; ".join(filter(None, (whole_label(ctx, able[0]), shared_work_text(able), on_machine(ctx, able))))
             verdicts.append((all(map(rates_follow_segments, able)), Verdict(fit.y_rise <= limit, fit.y_rise, text, tuple(able), more)))
     return verdicts

@@ -29,9 +29,10 @@ class Latency(unittest.TestCase):
                 self.assertEqual(claim(line_of("dilated", exponent), "dilated attention is nearly").status, status)
         self.assertIn("time per token falls ~ N^-0.30", claim(line_of("dilated", -0.3), "nearly").deciding.whole)
         bumpy = line_of("dilated", -0.3)
-        bumpy[2]["timing"]["median_s"] *= 1.6  # 1.3 times the point before
+        for end in ("median_s", "ci_low_s", "ci_high_s"):
+            bumpy[2]["timing"][end] *= 1.6  # 1.3 times the point before
         self.assertEqual(claim(bumpy, "dilated attention is nearly").status, SUPPORTED)
-        self.assertIn("falls ~ N^-0.30, largest rise 1.3×", claim(bumpy, "nearly").deciding.whole)
+        self.assertIn("falls ~ N^-0.30 [-0.30, -0.30], largest rise 1.3× [1.3, 1.3]", claim(bumpy, "nearly").deciding.whole)
 
     def test_a_line_within_a_quarter_is_constant(self) -> None:
         records = [point("dilated", n * K, 2, time_s=1e-6 * n * K * (n / 8) ** 0.08) for n in (8, 32, 128)]  # 1.25 at most

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 from pathlib import Path
 
-from .claims import judge
+from .claims import COMMUNICATION, judge
 from .claims_fixture import busy_machine, claim, line_of, paper_line, slim
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED
 from .model import Point, Run
@@ -153,7 +153,7 @@ class Noise(unittest.TestCase):
         ctx = context(paper_line() + line_of("dilated", 0.5, source="simulated"))
         del ctx.runs[0].record["summary"]["disturbed"]
         judged = {c.title: c.status for c in judge(ctx)}
-        self.assertEqual(judged["Communication per rank is constant"], SUPPORTED)  # no clock decides it
+        self.assertEqual(judged[COMMUNICATION], SUPPORTED)  # no clock decides it
         self.assertEqual(next(s for t, s in judged.items() if title in t), NOT_SUPPORTED)  # a simulation has no clock
 
     def test_sources_are_judged_apart(self) -> None:

@@ -29,6 +29,7 @@ from .model import Point
 from .paper_lines import (
     COMPLEXITY,
     TimedLine,
+    interval_of,
     on_machine,
     ranks_of,
     shared_work_text,
@@ -89,7 +90,7 @@ def rates_follow_segments(point: Point) -> bool:
 
 def complexity_fit(points: list[Point]) -> PowerLaw | None:
     """The power law of the time of a sequence, if the line is long enough for an exponent."""
-    fit = fit_power_law((p.seq_len, p.time_per_sequence_s) for p in points)
+    fit = fit_power_law((p.seq_len, p.time_per_sequence_s, *interval_of(p, p.time_per_sequence_s)) for p in points)
     enough = fit is not None and len({p.seq_len for p in points}) >= EXPONENT_LENGTHS and fit.x_span >= EXPONENT_SPAN
     return fit if enough else None
 
@@ -103,7 +104,7 @@ def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) 
     if fit is None:
         return None
     if not follows_its_rule(points):
-        unjudged.append(Unjudged(RATES_DIFFER[pattern], f"{where} ({span_text(fit)}): time ~ {power(fit.exponent)}", whole))
+        unjudged.append(Unjudged(RATES_DIFFER[pattern], f"{where} ({span_text(fit)}): time ~ {power(fit)}", whole))
         return None
     if fit.r_squared < EXPONENT_R_SQUARED:
         unjudged.append(Unjudged("times follow no power law", f"{where} (R² {fit.r_squared:.4f}; {span_text(fit)})", whole))
@@ -112,9 +113,9 @@ def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) 
     away = fit.exponent - expected
     away = abs(away) if pattern == "dense" else away  # O(): what grows more slowly keeps the bound
     flops = fit_power_law((p.seq_len, (p.value("work.flops") or 0) / p.batch) for p in points)
-    counted = f", FLOPs ~ {power(flops.exponent)}" if flops and flops.count == fit.count else ""
+    counted = f", FLOPs ~ {power(flops)}" if flops and flops.count == fit.count else ""
     work = shared_work_text(points) if pattern == "dilated" else ""
-    text = f"{where}: time ~ {power(fit.exponent)} (expected {power(expected)}{counted}; {span_text(fit)}{line.note}){shorter_text(points)}"
+    text = f"{where}: time ~ {power(fit)} (expected N^{expected:.2f}{counted}; {span_text(fit)}{line.note}){shorter_text(points)}"
     more = "; ".join(filter(None, (whole_label(ctx, first), f"R² {fit.r_squared:.4f}", work, on_machine(ctx, line.whole))))
     return Verdict(round(away, 9) <= EXPONENT_WITHIN, away, text, whole, more)
 

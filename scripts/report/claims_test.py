@@ -62,6 +62,24 @@ class Fits(unittest.TestCase):
         self.assertAlmostEqual(fit.prefactor, 3.0, places=12)
         self.assertAlmostEqual(fit.r_squared, 1.0, places=12)
         self.assertEqual((fit.count, fit.x_min, fit.x_max, fit.y_ratio), (4, 1, 8, 64))
+        self.assertIsNone(fit.exponent_interval)
+
+    def test_an_exponent_has_the_interval_that_its_points_allow(self) -> None:
+        """Two times known to a factor of 2 either way, a factor of 16 in x apart: an exponent of 1 ± 1/2, a rise of 16 to 4 or 64."""
+        fit = fit_power_law([(1, 1, 0.5, 2), (16, 16, 8, 32)])
+        self.assertAlmostEqual(fit.exponent_interval[0], 0.5, places=12)
+        self.assertAlmostEqual(fit.exponent_interval[1], 1.5, places=12)
+        self.assertEqual((fit.y_rise, fit.rise_interval), (16, (4, 64)))
+        unknown = fit_power_law([(1, 1, 0.5, 2), (4, 4), (16, 8, 4, 16)])  # one sample
+        self.assertIsNone(unknown.exponent_interval)
+        self.assertEqual((unknown.y_rise, unknown.rise_interval), (8, (2, 32)))
+        records = line_of("ring", 1.0)
+        self.assertIn("time of a sequence ~ N^2.00 [2.00, 2.00] (8K to 128K", claim(records, "vanilla attention grows").deciding.text)
+        for record in records:
+            record["timing"]["ci_level"] = 0.75  # three samples
+        self.assertIn("time of a sequence ~ N^2.00 (8K to 128K", claim(records, "vanilla attention grows").deciding.text)
+        simulated = claim(line_of("ring", 1.0, source="simulated"), "vanilla attention grows")
+        self.assertIn("time of a sequence ~ N^2.00 (8K to 128K", simulated.deciding.text)
 
     def test_unusable_values_are_left_out(self) -> None:
         self.assertIsNone(fit_power_law([(1, 2), (1, 3)]))

@@ -262,12 +262,12 @@ class Design(unittest.TestCase):
         self.assertEqual(
             said,
             [
-                "At 64M tokens on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M×.",
+                "At 64M tokens on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M× the time for 32.8k× the pairs.",
                 "12 heads; segments of 2K, 1M and 64M tokens at rates 1, 512 and 32,768; "
-                "0.00305 % of the pairs of exact attention: another function, so this compares cost and not quality.",
-                "At 64K tokens on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4×.",
+                "dilated attention has fewer pairs of query and key and is another function: this compares cost, not quality.",
+                "At 64K tokens on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4× [4×, 4×] the time for 32× the pairs.",
                 "12 heads; segments of 2K, 32K and 64K tokens at rates 1, 16 and 32; "
-                "3.12 % of the pairs of exact attention: another function, so this compares cost and not quality.",
+                "dilated attention has fewer pairs of query and key and is another function: this compares cost, not quality.",
             ],
         )
         (alone,) = sentences(context([point("dilated", M, 1, time_s=1.048576)]))
@@ -298,15 +298,39 @@ class Design(unittest.TestCase):
         shorter = short(point("dilated", 8 * K, 1, time_s=1e-6))
         self.assertIn("segments of 256 and 8K tokens at rates 1 and 256", sentences(context([shorter]))[0].detail)
 
+    def test_a_ratio_has_the_interval_that_its_samples_allow(self) -> None:
+        """Five samples or more: the interval of a median of three has a level of 75 %."""
+        exact, dilated = point("ring", 64 * K, 2, time_s=8.0), point("dilated", 64 * K, 2, time_s=1.0)
+        for record in (exact, dilated):
+            median = record["timing"]["median_s"]
+            record["timing"] |= {"ci_low_s": 0.8 * median, "ci_high_s": 1.25 * median}
+        drawn = figure([exact, dilated, point("ring", 8 * K, 2, time_s=2.0), point("dilated", 8 * K, 2, time_s=1.0)], "speedup")
+        self.assertEqual(
+            drawn.finding,
+            "Exact attention takes 2× [2×, 2×] the time for 4× the pairs at 8K (ring, 2 ranks) and "
+            "8× [5.12×, 12.5×] the time for 32× the pairs at 64K (ring, 2 ranks) (measured).",
+        )
+        dilated["timing"]["ci_level"] = 0.75
+        self.assertTrue(sentences(context([exact, dilated]))[0].text.endswith(": 8× the time for 32× the pairs."))
+
+    def test_captions_of_scaling_figures_name_the_shortest_and_the_longest_sequence(self) -> None:
+        records = [point("dilated", n * K, p, time_s=n / p**(0.5 if n == 8 else 1)) for n in (8, 16, 32) for p in (1, 4)]
+        finding = figure(records, "strong_scaling").finding
+        self.assertIn("Dilated: 1× at 1 rank to 2× [2×, 2×] at 4 ranks (measured, 8K tokens); dilated: 1× at 1 rank to 4× [4×, 4×] at 4 ranks (measured, 32K tokens).", finding)
+        weak = [point("dilated", n * p * K, p, time_s=n) for n in (8, 16, 32) for p in (1, 4)]
+        finding = figure(weak, "weak_scaling").finding
+        self.assertIn("100 % at 1 rank to 100 % [100 %, 100 %] at 4 ranks (measured, 8K tokens per rank)", finding)
+        self.assertIn("(measured, 32K tokens per rank)", finding)
+
     def test_a_simulated_ratio_has_an_interval_and_says_what_the_pattern_does_not_join(self) -> None:
         exact, dilated = (point(a, 64 * K, 2, source="simulated") for a in ("ring", "dilated"))
         exact["timing"] |= {"median_s": 8.0, "ci_low_s": 6.0, "ci_high_s": 12.0}
         dilated["timing"] |= {"median_s": 1.0, "ci_low_s": 0.5, "ci_high_s": 2.0}
         (said,) = sentences(context([exact, dilated]))
-        self.assertTrue(said.detail.endswith("; by the intervals of both times 3× to 24×."), said)
+        self.assertTrue(said.text.endswith(": 8× [3×, 24×] the time for 32× the pairs."), said)
         self.assertNotIn("never hears", said.detail)
         (said,) = sentences(context([exact, with_depth(dilated, -1, 3.0)]))
-        self.assertIn("; some token never hears from some other, however many layers; ", said.detail)
+        self.assertTrue(said.detail.endswith("; some token never hears from some other, however many layers."), said)
 
     def test_the_longest_run_says_where_its_work_is(self) -> None:
         (said,) = sentences(context([point("dilated", M, 2, time_s=1.0)]))

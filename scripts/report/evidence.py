@@ -15,7 +15,7 @@ from .fits import PowerLaw
 from .model import SOURCES, Point
 from .rows import Context
 from .series import group_by
-from .units import number, plural, token_label
+from .units import bracket, number, plural, significant, token_label
 
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "contradicted", "untested"  # one word each
 SEEN = "undecided"
@@ -211,8 +211,17 @@ def machine_text(ctx: Context, points: list[Point]) -> str:
     return ", ".join(known)
 
 
-def power(exponent: float) -> str:
-    return f"N^{round(exponent, 2) + 0.0:.2f}"  # + 0.0 turns -0.00 into 0.00
+def two_decimals(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # + 0.0 turns -0.00 into 0.00
+
+
+def power(fit: PowerLaw) -> str:
+    """ "N^1.98 [1.97, 1.99]"."""
+    return f"N^{two_decimals(fit.exponent)}{bracket(fit.exponent_interval, two_decimals)}"
+
+
+def rise_text(fit: PowerLaw) -> str:
+    return f"largest rise {significant(fit.y_rise)}×{bracket(fit.rise_interval, significant)}"
 
 
 def span_text(fit: PowerLaw) -> str:

@@ -28,7 +28,8 @@ RULES = (
     "A point on one device in the place of all ranks (mode virtual) walks their programs one after another: its time is "
     "the sum of their attends, packs and merges, its memory that of one rank at a time. What other ranks would send is "
     "generated again where it would arrive; that, making inputs, digests and checks are timed apart.",
-    "Exponents are least squares of ln(time) on ln(tokens), within one series, one source and one rank count.",
+    "Exponents are least squares of ln(time) on ln(tokens), within one series, one source and one rank count; [a, b] are the least and the "
+    "largest that the intervals of all its medians allow, where each has five samples or more.",
     "A point is disturbed, and decides no claim about time, if its samples are more than 1.5 times apart, if its ablations repeat the "
     "full step 1.25 times slower or faster, if the same work as a single attend took more than 10 % longer than in another point, "
     "or if other programs used more than 15 % of the cores beside its samples. Such points are measured again, twice at most, "

@@ -15,6 +15,7 @@ from typing import Any
 from .shape import ResultError, check, seal_holds
 from .units import number, plural
 
+SURE_LEVEL = 0.9  # of the interval of a median, at least, where a ratio or an exponent takes it: five samples have 94 %
 LARGEST = 1e30  # of numbers that mean anything
 LAYER, MODEL = "layer", "model"  # params.scope of one layer around attention, and of a training step
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
@@ -165,6 +166,19 @@ class Point:
     def median_s(self) -> float | None:
         value = self.num("timing.median_s")
         return value if value is not None and value > 0 else None
+
+    @cached_property
+    def interval_s(self) -> tuple[float, float] | None:
+        """Interval of the median, of five samples or more; of a simulated time its band."""
+        low, high = (self.num(f"timing.ci_{end}_s") for end in ("low", "high"))
+        known = self.source == "simulated" or (self.num("timing.ci_level") or 0) >= SURE_LEVEL
+        return (low, high) if low and high and known else None
+
+    def times(self, other: Point) -> tuple[float, tuple[float, float] | None]:
+        """This point's time over another's, and between which ratios the intervals of both leave it."""
+        ratio = (self.median_s or 0.0) / (other.median_s or 1.0)
+        known = self.interval_s and other.interval_s and self is not other
+        return ratio, (self.interval_s[0] / other.interval_s[1], self.interval_s[1] / other.interval_s[0]) if known else None
 
     @cached_property
     def full_s(self) -> float | None:

@@ -56,6 +56,7 @@ GLOSSARY: list[tuple[str, object]] = [
     ("line", "points that differ in N alone, or in N and P at fixed tokens per rank"),
     ("~ N^b", "the power law through a line: b = 0 is constant, 1 linear, 2 quadratic. R² = 1 is a perfect fit"),
     ("rise", "a value divided by the smallest one at a shorter N of its line"),
+    ("[a, b]", "behind a ratio, a rise or an exponent: how far the intervals of its medians leave it open; of simulated ratios the model’s bands. None where a point has fewer than five samples, nor of exponents of simulated lines, whose times have no scatter"),
     ("one device in the place of P ranks", "it computes their parts one after the other: every number is computed, no message is sent"),
     ("FLOPs", "additions and multiplications: 4·head_dim for each pair of query and key"),
     ("layers of dependency", "attention layers until every token can have heard from every other"),

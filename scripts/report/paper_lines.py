@@ -48,10 +48,16 @@ RULES = {  # that several claims share
 }
 
 
-def long_fit(points: Iterable[Point], value: Callable[[Point], float | None], span: float = MIN_SPAN) -> PowerLaw | None:
-    """The power law of a value against tokens, if the line is long enough to test anything."""
+def interval_of(point: Point, value: float | None) -> tuple[float, ...]:
+    """The interval of a value in proportion to the median, where samples give one: bands of simulations are no scatter."""
+    ends = point.interval_s if point.source != "simulated" and value else None
+    return tuple(end * value / (point.median_s or 1.0) for end in ends or ())
+
+
+def long_fit(points: Iterable[Point], value: Callable[[Point], float | None], span: float = MIN_SPAN, sampled: bool = True) -> PowerLaw | None:
+    """The power law of a value against tokens, if the line is long enough to test anything; `sampled`: the value is a time."""
     listed = list(points)
-    fit = fit_power_law((p.seq_len, value(p)) for p in listed)
+    fit = fit_power_law((p.seq_len, value(p), *(interval_of(p, value(p)) if sampled else ())) for p in listed)
     enough = fit is not None and len({p.seq_len for p in listed}) >= MIN_LENGTHS and fit.x_span >= span
     return fit if enough else None
 

@@ -137,16 +137,22 @@ def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
     return row
 
 
-def mark_groups(rows: list[Row]) -> None:
-    """Sets `group_text`, the ranks that share a sequence, on both sides of a change of their number along a line.
-    Of lines of as many ranks, which change alike, the longest and lowest one has it."""
+def mark_groups(rows: list[Row], width: int) -> None:
+    """Sets `group_text`, the ranks that share a sequence, on both sides of a change of their number along a line, from its longest
+    sequence down wherever the label before leaves room in so many pixels. Of lines of as many ranks, which change alike, the
+    longest and lowest one has it."""
     timed = [row for row in rows if row.get("value") is not None and "line" in row]
-    for alike in group_by(timed, lambda r: (r["line"], r["pass"])).values():
+    lengths = [row["seq_len"] for row in timed]
+    doubling = width / math.log2(max(2, max(lengths, default=1) / min(lengths, default=1)))
+    for alike in group_by(timed, lambda r: (r.get("panel"), r["line"], r["pass"])).values():
         lines = group_by(alike, lambda r: r["series"]).values()
         ordered = sorted(max(lines, key=lambda line: (len(line), -line[0]["value"])), key=lambda row: row["seq_len"])
-        for before, after in itertools.pairwise(ordered):
-            for row in (before, after) if before["group_ranks"] != after["group_ranks"] else ():
+        changes = [pair for pair in itertools.pairwise(ordered) if pair[0]["group_ranks"] != pair[1]["group_ranks"]]
+        left = math.inf  # end of the last label, in doublings of the length
+        for row in (row for before, after in reversed(changes) for row in (after, before)):
+            if math.log2(row["seq_len"]) <= left and "group_text" not in row:
                 row["group_text"] = f"{row['group_ranks']:,}"
+                left = math.log2(row["seq_len"]) - GROUP_PX * (1 + len(row["group_text"])) / doubling
 
 
 def asked(ctx: Context) -> dict[str, int]:
@@ -240,6 +246,7 @@ def best_per_key(points: list[Point], key: Callable[[Point], Any]) -> list[Point
     return list(best.values())
 
 
+GROUP_PX = 7  # a character of group_text
 LABEL_CHARACTERS = 36  # longest line of a point's name
 SIDE_PX = 9  # between marks that would hide each other
 EDGE_PX = 14  # beside the outermost mark

@@ -9,7 +9,7 @@ from .model import Point
 from .rows import Context, Drawing, Row, base_row, best_per_key, single, spread, timed_points
 from .rows_time import problem_shape
 from .series import group_by
-from .units import duration_label, percent_label, plural, significant, token_label
+from .units import bracket, duration_label, percent_label, plural, ratio_label, token_label
 
 MAX_LENGTHS = 4  # lines per series in the scaling figures
 
@@ -32,13 +32,13 @@ def scaling_rows(
         first = baseline_of(ordered[0], dense, length)
         baselines.add(first.ranks)
         for point in ordered:
-            ratio = (first.median_s or 0.0) / (point.median_s or 1.0)
-            number = ratio * first.ranks if value == "speedup" else ratio
-            text = f"{significant(number)}×" if value == "speedup" else percent_label(number)
+            scale, label = (first.ranks, ratio_label) if value == "speedup" else (1, percent_label)
+            ratio, interval = first.times(point)
+            text = f"{label(scale * ratio)}{bracket(interval and (scale * interval[0], scale * interval[1]), label)}"
             rows.append(
                 base_row(ctx, point)
                 | {
-                    "value": number,
+                    "value": scale * ratio,
                     "value_text": text,
                     "per_rank": (point.seq_len or 0) // point.ranks,
                     "rank_line": f"{point.source} {point.run} {point.batch} {length(point)}",

@@ -8,6 +8,7 @@ from typing import Any
 
 from .evidence import counts_text
 from .model import BOTH, FORWARD, Point
+from .noise import why_undecided
 from .paper_lines import SHARED_WORK, shared_work
 from .rows import (
     Context,
@@ -19,7 +20,6 @@ from .rows import (
     line_key,
     point_label,
     point_order,
-    range_of,
     sample_count,
     single,
     timed_points,
@@ -27,7 +27,7 @@ from .rows import (
     trained_points,
 )
 from .series import group_by, sources_of
-from .units import duration_label, listed, percent_label, plural, ratio_label, significant, token_label
+from .units import bracket, duration_label, listed, percent_label, plural, ratio_label, significant, token_label
 
 SLOT_PX = 11  # height of one row of × in the strip above a plot
 STRIP_PX = 120  # at most, of all rows
@@ -75,12 +75,13 @@ def passes_finding(ctx: Context, shown: list[Point]) -> str:
     def problem(point: Point) -> tuple[Any, ...]:
         return (*problem_key(point), point.algorithm, point.pattern, point.text("params.layout"))
 
-    forward = {problem(p): p.median_s for p in shown if p.compute_pass == FORWARD}
-    both = [p for p in shown if p.compute_pass == BOTH and problem(p) in forward]
-    ratios = [(p.median_s or 0.0) / (forward[problem(p)] or 1.0) for p in both]
-    if not ratios:
+    forward = {problem(p): p for p in shown if p.compute_pass == FORWARD}
+    both = [(p, forward[problem(p)]) for p in shown if p.compute_pass == BOTH and problem(p) in forward]
+    if not both:
         return ""
-    return f"both passes take {range_of(ratios, ratio_label)} the time of a forward, 3.5 × by their multiply-adds."
+    ends = [pick(both, key=lambda pair: pair[0].times(pair[1])[0]) for pick in (min, max)]
+    ratios = " to ".join(dict.fromkeys(times_text(*pair) for pair in ends))
+    return f"both passes take {ratios} the time of a forward, 3.5 × by their multiply-adds."
 
 
 def constant_token_lines(ctx: Context) -> list[list[Point]]:
@@ -144,11 +145,25 @@ def matched(ctx: Context) -> list[tuple[Point, Point]]:
     return [(p, dilated[problem_key(p)]) for p in exact if problem_key(p) in dilated]
 
 
+def times_text(over: Point, under: Point) -> str:
+    """ "27.3× [26.8×, 27.9×]", by the intervals of both times."""
+    ratio, interval = over.times(under)
+    return f"{ratio_label(ratio)}{bracket(interval, ratio_label)}"
+
+
+def cost_text(exact: Point, dilated: Point) -> str:
+    """ "27.3× [26.8×, 27.9×] the time for 32× the pairs": two functions, of which one has fewer pairs of query and key."""
+    every, some = exact.value("work.flops"), dilated.value("work.flops")
+    pairs = f" for {ratio_label(every / some)} the pairs" if every and some else ""
+    return f"{times_text(exact, dilated)} the time{pairs}"
+
+
 def ratio_row(ctx: Context, exact: Point, dilated: Point) -> Row:
-    ratio = (exact.median_s or 0.0) / (dilated.median_s or 1.0)
+    ratio, _ = exact.times(dilated)
     return base_row(ctx, exact) | {
         "value": ratio,
         "value_text": ratio_label(ratio),
+        "cost": cost_text(exact, dilated),
         "other": duration_label(dilated.median_s, 6),
         "samples": f"{sample_count(exact) or 'none'} and {sample_count(dilated) or 'none'}",
     }
@@ -156,7 +171,21 @@ def ratio_row(ctx: Context, exact: Point, dilated: Point) -> Row:
 
 def speedup(ctx: Context) -> list[Drawing]:
     pairs = matched(ctx)
-    return single([ratio_row(ctx, e, d) for e, d in pairs], [p for pair in pairs for p in pair])
+    return single([ratio_row(ctx, e, d) for e, d in pairs], [p for pair in pairs for p in pair], finding=speedup_finding(ctx, pairs))
+
+
+def speedup_finding(ctx: Context, pairs: list[tuple[Point, Point]]) -> str:
+    """What the fastest exact algorithm costs at the shortest and at the longest sequence, of each run and source, on the most
+    ranks that both have."""
+    decided = [pair for pair in pairs if not any(why_undecided(ctx, p) for p in pair)] or pairs
+    said = []
+    for some in group_by(decided, lambda pair: pair[0].run, lambda pair: pair[0].source).values():
+        lengths = group_by(some, lambda pair: pair[0].seq_len)
+        ends = [max(lengths[n], key=lambda pair: (pair[0].ranks, -(pair[0].median_s or 0.0))) for n in (min(lengths), max(lengths))]
+        at = [f"{cost_text(e, d)} at {token_label(e.seq_len)} ({e.algorithm}, {ctx.index.rank_label(e.ranks)})" for e, d in ends]
+        run = f", run {ends[0][0].run + 1}" if len(ctx.runs) > 1 else ""
+        said.append(f"{' and '.join(dict.fromkeys(at))} ({ends[0][0].source}{run})")
+    return f"Exact attention takes {'; '.join(said)}." if said else ""
 
 
 def largest_batches(members: list[Point]) -> list[Point]:
@@ -201,7 +230,7 @@ def crossover(ctx: Context) -> list[Drawing]:
         faster = sum(row["value"] > 1 for row in rows)
         best_row = max(rows, key=lambda row: row["value"])
         finding = f"Dilated attention is faster than the fastest exact algorithm in {faster} of {plural(len(rows), 'cell')}"
-        finding += f", by {ratio_label(best_row['value'])} at {best_row['length_label']} on {best_row['ranks_label']} ({source})."
+        finding += f"; at most, at {best_row['length_label']} on {best_row['ranks_label']}, exact attention takes {best_row['cost']} ({source})."
         drawings.append(Drawing(rows, points, map_suffix(source, run, number), title, finding=finding, params=cell_text(rows)))
     return drawings
 

@@ -13,10 +13,12 @@ from .evidence import lines, span_text
 from .fits import fit_power_law
 from .markup import attribute, escape, packed, scroll_table, table_row
 from .model import PATTERNS, Point, Run
+from .paper_lines import interval_of
 from .rows import Context, sample_count
 from .series import DEFAULTS, group_by, sources_of
 from .units import (
     MISSING,
+    bracket,
     bytes_label,
     duration_label,
     integer_label,
@@ -223,14 +225,14 @@ def fit_table(ctx: Context) -> str:
     for source in sources_of(ctx.points):
         for pattern in PATTERNS:
             for group in lines(ctx, source, pattern, lambda p: p.ranks):
-                fit = fit_power_law((p.seq_len, p.time_per_sequence_s) for p in group)
+                fit = fit_power_law((p.seq_len, p.time_per_sequence_s, *interval_of(p, p.time_per_sequence_s)) for p in group)
                 if fit and fit.count >= 3:
                     rows.append(
                         (
                             ctx.index.label(group[0]),
                             source,
                             str(group[0].ranks),
-                            f"{fit.exponent:.3f}",
+                            f"{fit.exponent:.3f}{bracket(fit.exponent_interval, '{:.3f}'.format)}",
                             f"{fit.exponent - 1:+.3f}",
                             f"{fit.r_squared:.4f}",
                             span_text(fit),

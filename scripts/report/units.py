@@ -38,6 +38,11 @@ def ratio_label(ratio: float) -> str:
     return f"{significant(ratio)}×"
 
 
+def bracket(interval: tuple[float, float] | None, label: Callable[[float], str]) -> str:
+    """ " [1.98, 2.01]", behind what lies in that interval; empty without one."""
+    return f" [{label(interval[0])}, {label(interval[1])}]" if interval else ""
+
+
 def token_label(tokens: float | int | None) -> str:
     """Token counts in binary units: 8192 = 8K, 2^20 = 1M, 2^30 = 1B; others exactly."""
     if tokens is None:
