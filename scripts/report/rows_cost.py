@@ -137,13 +137,15 @@ def host_memory(run: Run) -> float | None:
 
 
 def limit_rows(ctx: Context, points: list[Point], rows: list[Row]) -> list[Row]:
-    """Memory that a rank may use, for each number of ranks of which some row comes near it: what the points state, else the
-    host's memory divided among its ranks."""
+    """Memory that a rank may use, for each number of ranks of which some row comes near it: what the points state, or the cluster
+    that was modelled, else the host's memory divided among its ranks."""
     limits: dict[tuple[int, float], str] = {}
     for point in points:
         run = ctx.runs[point.run]
         if stated := point.num("memory.device_bytes"):
             limits[point.ranks, stated] = "memory of a GPU"
+        elif modelled := number(run.get("run.cluster.device.memory_bytes.value")):
+            limits[point.ranks, modelled] = "memory of the cluster's device"
         elif point.source == "measured" and not point.num("metrics.device_peak_flops") and (host := host_memory(run)):
             on_host = 1 if point.in_turn else point.ranks  # a walk holds one rank at a time
             usable = host * (number(run.get("run.config.memory.limit_fraction")) or 1.0)

@@ -88,15 +88,16 @@ bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
   return p.ranks <= cluster.num_gpus() && least_slots(p) <= limit && slots_of(p, cluster) <= limit;
 }
 
-void check_memory(Point& point, const SimulatePoint& options) {
-  if (point.status != PointStatus::kOk) return;
+// Skips `point` when its slots do not fit the device. Returns their bytes.
+int64_t check_memory(Point& point, const SimulatePoint& options) {
   const int64_t limit =
       int64_t(options.cluster.device.memory_bytes.value * options.memory_fraction);
   const int64_t needed = slots_of(point.params, options.cluster);
-  if (needed <= limit) return;
-  skip_for_memory(
-      point, needed, limit, concat(" on ", options.cluster.device.name),
-      [&](const PointParams& changed) { return fits(changed, options.cluster, limit); });
+  if (needed > limit)
+    skip_for_memory(
+        point, needed, limit, concat(" on ", options.cluster.device.name),
+        [&](const PointParams& changed) { return fits(changed, options.cluster, limit); });
+  return needed;
 }
 
 void set_account(PointRecord& r, const ProgramSet& programs) {
@@ -279,14 +280,16 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   const PointParams& p = point.params;
   ProgramSet programs;
   std::optional<Topology> links;
+  int64_t memory_bytes = 0;
   or_skipped(point, [&] {
-    check_memory(point, options);
+    if (point.status == PointStatus::kOk) memory_bytes = check_memory(point, options);
     if (point.status != PointStatus::kOk) return;
     links.emplace(options.cluster, p.program_ranks());
     programs = compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
                        plan_of(p, options.cluster), options.max_program_bytes);
   });
   SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
+  if (point.status == PointStatus::kSkippedMemory) set_memory(out.record, memory_bytes);
   if (point.status != PointStatus::kOk) return out;
   const Topology& topology = *links;
   const bool small =

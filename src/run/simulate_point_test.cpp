@@ -182,6 +182,10 @@ TEST(SimulatePoint, WhatTheClusterCannotDoIsSkipped) {
   const PointRecord full = simulate_point(points[1], how).record;
   EXPECT_EQ(full.status, PointStatus::kSkippedMemory);
   EXPECT_THAT(full.reason, testing::HasSubstr("are allowed on"));
+  how.memory_fraction = 1;
+  const PointRecord fits = simulate_point(points[1], how).record;
+  EXPECT_GT(full.memory.predicted_peak_bytes, 0);
+  EXPECT_EQ(full.memory.predicted_peak_bytes, fits.memory.predicted_peak_bytes);
 }
 
 // 2^30 tokens on more ranks than anyone has, and 2^24 GPUs for them.
