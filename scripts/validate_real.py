@@ -14,7 +14,7 @@ import pathlib
 import statistics
 import sys
 
-from report.strata import HEADS, domain_text, percentile, program_of, stratum_rows
+from report.strata import HEADS, domain_text, percentile, program_of, samples_text, stratum_rows
 
 # All other parameters make two points the same one.
 DIFFER = {"mode", "transport", "kernel", "threads", "cluster"}
@@ -47,7 +47,7 @@ def compare(where, measured, simulated):
             left_out.append({**shown, "reason": "no prediction: " + (prediction or {}).get("reason", "not simulated")})
         else:
             seconds, predicted = point["timing"]["median_s"], prediction["timing"]["median_s"]
-            compared.append({**shown, "measured_s": seconds, "ci_low_s": point["timing"]["ci_low_s"],
+            compared.append({**shown, "samples": len(point["timing"]["samples_s"]), "measured_s": seconds, "ci_low_s": point["timing"]["ci_low_s"],
                              "ci_high_s": point["timing"]["ci_high_s"], "predicted_s": predicted,
                              "error": predicted / seconds - 1})
     return compared, left_out
@@ -112,7 +112,7 @@ def page(validation):
     lines += [f"Goal for real runs: {percent(real['goal_median_rel_error'])} in the median, {percent(real['goal_p95_rel_error'])} at the 95th percentile. "
               f"Measured on {setup['date']} at revision {setup['revision']}: {setup['cpu']}, {setup['usable_threads']} usable "
               f"threads, {setup['mpi']}, load average {setup['load_average'][0]:.2f} when it began.", ""]
-    lines += [domain_text(real["cases"]), "", "Signed: predicted / measured - 1, positive where the simulator is too slow.", ""]
+    lines += [f"{domain_text(real['cases'])} {samples_text(real['cases'])}".strip(), "", "Signed: predicted / measured - 1, positive where the simulator is too slow.", ""]
     lines += ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
     lines += ["| " + " | ".join(row) + " |" for row in stratum_rows(real["cases"])] + [""]
     lines += ["| where | algorithm | ranks | tokens | head_dim | dtype | causal | measured ms | predicted ms | error |",

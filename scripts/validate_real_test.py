@@ -24,7 +24,7 @@ def point(algorithm, seconds, status="ok", **params):
     values = {"layout": "contiguous", "algorithm": algorithm, "seq_len": 1024, "ranks": 2, "heads": 4, "head_dim": 64,
               "dtype": "fp32", "causal": False, "branches": []}
     return {"status": status, "reason": None if status == "ok" else "too large", "params": values | params,
-            "timing": {"median_s": seconds, "ci_low_s": seconds, "ci_high_s": seconds}}
+            "timing": {"samples_s": 10 * [seconds], "median_s": seconds, "ci_low_s": seconds, "ci_high_s": seconds}}
 
 
 class Folders(unittest.TestCase):
@@ -120,6 +120,15 @@ class Shown(Folders):
         self.assertIn("+50.0 %", section)
         self.assertNotIn("<b>", section)
         self.assertEqual(section.count("<circle"), 3)  # the key and two points
+
+    def test_how_many_samples_each_point_has_is_said(self):
+        few = point("usp", 1.0)
+        few["timing"]["samples_s"] = 5 * [1.0]
+        _, real = self.compare([point("ring", 1.0), few], [point("ring", 1.0), point("usp", 1.0)])
+        self.assertEqual([c["samples"] for c in real["cases"]], [10, 5])
+        path = self.validation(real)
+        for text in (validate_real.page(json.loads(path.read_text())), validation_section(load_validation(path))):
+            self.assertIn("5 to 10 samples a point.", text)
 
     def test_strata_keep_the_sign(self):
         _, real = self.compare([point("ring", 1.0, head_dim=d, seq_len=n) for d in (48, 64) for n in (1024, 2048, 4096)],

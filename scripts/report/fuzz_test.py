@@ -117,7 +117,7 @@ def training() -> Files:
 
 
 def validation() -> dict[str, Any]:
-    record = json.loads((REFERENCE / "validation.json").read_text(encoding="utf-8"))
+    record = json.loads((REFERENCE / "validation-xeon.json").read_text(encoding="utf-8"))
     record["real"]["cases"] = record["real"]["cases"][::40]
     for part in ("closed_form", "simgrid"):
         record[part]["cases"] = record[part]["cases"][:1]

@@ -71,6 +71,13 @@ def stratum_rows(cases: list[Case]) -> list[tuple[str, ...]]:
     return rows
 
 
+def samples_text(cases: list[Case]) -> str:
+    """ "10 to 15 samples a point."; empty of older results, which do not say."""
+    known = sorted({c["samples"] for c in cases if "samples" in c})
+    span = " to ".join(str(n) for n in dict.fromkeys((known[0], known[-1]))) if known else ""
+    return f"{span} samples a point." if known else ""
+
+
 def domain_text(cases: list[Case]) -> str:
     """Span of the compared points: beyond it nothing is known of the error."""
 

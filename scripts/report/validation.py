@@ -13,7 +13,7 @@ from .markup import attribute, escape, scroll_table, section, table_row
 from .model import load_json
 from .series import colour_of
 from .shape import check
-from .strata import HEADS, domain_text, program_of, stratum_rows
+from .strata import HEADS, domain_text, program_of, samples_text, stratum_rows
 from .units import duration_label, plural
 
 SHAPES = ("circle", "square", "triangle", "diamond", "cross")  # of places; colour means algorithm, as everywhere
@@ -125,7 +125,7 @@ def real_part(real: dict[str, Any]) -> str:
         f"<figure><h3>Predicted against measured</h3><div class=\"card\">{scatter(real['cases'], goal, said)}</div><figcaption>"
         f"<strong>{escape(said)}</strong> {plural(real['points'], 'point')} that no calibration has seen; each mark is the median of its samples against the simulated "
         f"time. Colour is the algorithm, shape the place. Dashed: equal; grey: within {percent(goal)}.</figcaption></figure>"
-        f"<p>{escape(domain_text(real['cases']))} Signed errors: predicted ÷ measured − 1, positive where the simulator is too slow.</p>"
+        f"<p>{escape(domain_text(real['cases']))} {escape(samples_text(real['cases']))} Signed errors: predicted ÷ measured − 1, positive where the simulator is too slow.</p>"
         f"{scroll_table('errors by strata', HEADS, map(table_row, stratum_rows(real['cases'])), PRINTED)}"
         f"{scroll_table('predicted against measured', heads, rows, PRINTED)}{f'<ul>{left_out}</ul>' if left_out else ''}"
     )
