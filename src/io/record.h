@@ -189,7 +189,8 @@ struct CheckRecord {
   double tolerance = kNotMeasured;
   int64_t runs = 0;  // whose output was checked: of all samples and the warm-up
   int64_t strata = 0, strata_left_out = 0;  // (branch, head), (rank, head), (rank, branch)
-  double poison_s = kNotMeasured, compare_s = kNotMeasured;  // the slowest rank's, never timed
+  // The slowest rank's, never timed; proof_s is NaN where nobody proved the schedule.
+  double poison_s = kNotMeasured, compare_s = kNotMeasured, proof_s = kNotMeasured;
   std::optional<GradientRecord> gradients{};
   static void fields(auto& c, auto&& visit) {
     visit("status", c.status, {.words = {"pass", "fail", "not_run"}});
@@ -204,6 +205,7 @@ struct CheckRecord {
     visit("strata_left_out", c.strata_left_out, {.later = true});
     visit("poison_s", c.poison_s, {.min = 0, .later = true});
     visit("compare_s", c.compare_s, {.min = 0, .later = true});
+    visit("proof_s", c.proof_s, {.min = 0, .later = true});
     visit("gradients", c.gradients, {.omit = true});
   }
 };

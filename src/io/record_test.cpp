@@ -103,7 +103,8 @@ TEST(Record, HasExactlyTheseKeys) {
                                           "resident_difference", "by_tag", "device_bytes"));
   EXPECT_THAT(keys("check"), ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
                                          "spread_rel_l2_error", "queries", "tolerance", "runs",
-                                         "strata", "strata_left_out", "poison_s", "compare_s"));
+                                         "strata", "strata_left_out", "poison_s", "compare_s",
+                                         "proof_s"));
   EXPECT_EQ(n.find("per_rank")->items[0].whole("pairs"), 4096);
   EXPECT_TRUE(n.find("per_rank")->items[1].find("pairs")->is_null());
   const JsonNode* branches = n.find("params")->find("branches");

@@ -88,6 +88,8 @@ inline constexpr double kBf16Tolerance = 3e-2;
 void set_model_check(PointRecord& record, const ModelOutcome& outcome, bool passes_poison);
 // How many runs' output was checked, and what that took.
 void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s);
+// What the proof of the point's schedule took, once; after its check, which replaces the others.
+inline void set_proof_cost(PointRecord& record, double seconds) { record.check.proof_s = seconds; }
 // Whose gradients a point compares.
 struct GradientChoice {
   const SampleChoice& queries;

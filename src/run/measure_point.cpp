@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "measure/sampler.h"
 #include "run/fill_record.h"
 #include "run/peak_windows.h"
@@ -137,7 +138,11 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
   if (comm.rank() == 0) set_depth(record, p);
   const Schedule schedule = make_schedule(p);
   // Every rank checks, so that all fail together; beyond 64 ranks only the first one has the time.
-  if (comm.size() <= 64 || comm.rank() == 0) require_correct(schedule);
+  double proof_s = 0, windows_s = 0;
+  if (comm.size() <= 64 || comm.rank() == 0) {
+    const Stopwatch watch(proof_s);
+    require_correct(schedule);
+  }
 
   if (bind_and_fill(*session, plan, schedule, record, comm)) {
     session->progress();
@@ -146,7 +151,10 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
     const auto checks = make_run_checks(*session, plan, options, comm);
     session->reset_counters();
     const double window_s = std::clamp(0.05 * plan.estimated_s, 1e-3, 50e-3);
-    PeakWindows windows([&] { return session->peak_now(window_s); });
+    PeakWindows windows([&] {
+      const Stopwatch watch(windows_s);
+      return session->peak_now(window_s);
+    });
     const MeasureConfig& measure = options.measure;
     const SampleSet samples = windows.sample({.warmup = int(measure.warmup),
                                               .min_samples = int(measure.min_samples),
@@ -166,9 +174,11 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
       set_timing(record, samples.samples_s, samples.warmup, session->reduction());
       record_counts(record, *session, plan, samples, comm);
       checks->record(record);
+      set_proof_cost(record, comm.max_of(proof_s));
       record_last_run(record, *session, samples, comm);
       record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers
       record_share_of_peak(record, windows, samples, session->peak_flops());
+      record.metrics["peak_windows_s"] = comm.max_of(windows_s);
     }
   }
   session->close();

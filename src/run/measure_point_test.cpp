@@ -153,6 +153,8 @@ TEST(MeasurePoint, EverySampleIsChecked) {
   EXPECT_EQ(r.check.strata_left_out, 0);
   EXPECT_GT(r.check.poison_s, 0);
   EXPECT_GT(r.check.compare_s, 0);
+  EXPECT_GT(r.check.proof_s, 0);
+  EXPECT_GT(r.metrics.at("peak_windows_s"), 0);
 }
 
 TEST(MeasurePoint, StrataBeyondTheBudgetAreCounted) {
@@ -243,6 +245,7 @@ TEST(WalkPoint, LeavesTheContentThatRanksLeave) {
     EXPECT_EQ(walked->per_rank.size(), 4u);
     EXPECT_EQ(walked->memory.closed_form_bytes, real.memory.closed_form_bytes);
     EXPECT_GT(walked->check.poison_s, 0);
+    EXPECT_GT(walked->check.proof_s, 0);
     EXPECT_GT(walked->check.strata, 4);
     EXPECT_EQ(walked->check.strata, real.check.strata);
     EXPECT_EQ(walked->check.strata_left_out, 0);

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "io/units.h"
 #include "measure/machine_load.h"
 #include "measure/rank_place.h"
@@ -255,11 +256,17 @@ std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions
   PointRecord record = make_record(plan.point);
   set_plan(record, plan);
   set_depth(record, p);
-  if (p.ranks <= kMaxCheckedRanks) require_correct(make_schedule(p));
+  const bool is_proven = p.ranks <= kMaxCheckedRanks;
+  double proof_s = 0;
+  if (is_proven) {
+    const Stopwatch watch(proof_s);
+    require_correct(make_schedule(p));
+  }
   try {
     Walker walker(plan, options, run);
     if (!walker.walk_all()) return std::nullopt;
     fill_walk_record(walker.data(), record);
+    if (is_proven) set_proof_cost(record, proof_s);
   } catch (const std::bad_alloc& e) {
     set_status(record, PointStatus::kOom, out_of_memory_reason(e, plan, ""));
     return record;
