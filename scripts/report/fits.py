@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-
 Interval = tuple[float, float] | None
 
 

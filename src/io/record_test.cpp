@@ -101,10 +101,10 @@ TEST(Record, HasExactlyTheseKeys) {
   EXPECT_THAT(keys("memory"), ElementsAre("measured_peak_bytes", "predicted_peak_bytes",
                                           "closed_form_bytes", "resident_growth_bytes",
                                           "resident_difference", "by_tag", "device_bytes"));
-  EXPECT_THAT(keys("check"), ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
-                                         "spread_rel_l2_error", "queries", "tolerance", "runs",
-                                         "strata", "strata_left_out", "poison_s", "compare_s",
-                                         "proof_s"));
+  EXPECT_THAT(keys("check"),
+              ElementsAre("status", "reference", "max_rel_error", "rel_l2_error",
+                          "spread_rel_l2_error", "queries", "tolerance", "runs", "strata",
+                          "strata_left_out", "poison_s", "compare_s", "proof_s"));
   EXPECT_EQ(n.find("per_rank")->items[0].whole("pairs"), 4096);
   EXPECT_TRUE(n.find("per_rank")->items[1].find("pairs")->is_null());
   const JsonNode* branches = n.find("params")->find("branches");
