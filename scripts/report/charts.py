@@ -163,7 +163,8 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
         return drawing.finding[:1].upper() + drawing.finding[1:]
     x, held = ("ranks", "rank_line") if axis == "ranks" else ("seq_len", "ranks")
     rows = [r for r in drawing.rows if r.get("value") and r.get(x) and "series" in r and "doubt" not in r]
-    lines = group_by(rows, lambda r: (r["series"], r["source"], r[held], r.get("panel"))).values()
+    decided = [r for r in rows if "undecided" not in r] or rows
+    lines = group_by(decided, lambda r: (r["series"], r["source"], r[held], r.get("panel"))).values()
     longest = sorted(lines, key=lambda line: (-len({r[x] for r in line}), -max(r[x] for r in line)))
     of_algorithm: dict[str, dict[Any, list[list[Row]]]] = {}  # and of run
     for line in longest:
@@ -174,10 +175,11 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
 
 
 def outermost(lines: list[list[Row]], x: str) -> list[list[Row]]:
-    """The first line; over ranks those of the shortest and the longest sequence, of the lines with as many numbers of ranks."""
+    """The first line; over ranks those of its series of the shortest and the longest sequence, with as many numbers of ranks."""
     if x != "ranks":
         return lines[:1]
-    alike = [line for line in lines if len({r[x] for r in line}) == len({r[x] for r in lines[0]})]
+    first, most = lines[0][0]["series"], len({r[x] for r in lines[0]})
+    alike = [line for line in lines if line[0]["series"] == first and len({r[x] for r in line}) == most]
     ordered = sorted(alike, key=lambda line: min(r["seq_len"] for r in line))
     return ordered if len(ordered) == 1 else [ordered[0], ordered[-1]]
 
@@ -318,7 +320,7 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
         for whole in drawings:
             marked = with_doubts(ctx, whole) if joins_times(spec) else whole
             drawing = in_panels(meta, naming_its_pass(meta, marked), ctx.index.run_names if compared else [])
-            if joins_times(spec):
+            if joins_times(spec) and "line" in spec["layer"]:
                 mark_groups(drawing.rows, width_of(drawing))
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]
             full = complete(spec, parts, ctx, drawing)

@@ -207,7 +207,7 @@ def vanilla_grows(ctx: Context, source: str) -> Evidence:
     return replace(seen, status=SEEN, text=seen.text + ASSUMED_LAW) if verdicts and source == "simulated" else seen
 
 
-LATENCY, COMMUNICATION = "Latency of dilated attention is nearly constant", "Communication per rank is constant in N, at rates that grow as the segments"
+LATENCY, COMMUNICATION = "Latency of dilated attention is nearly constant", "Communication per rank is constant in N where rates grow as segments"
 CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
     (
         Claim(
@@ -255,11 +255,11 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
     ),
     (
         Claim(
-            "Backward is a reduce-scatter, of bytes per rank constant in N, at rates that grow as the segments",
+            "Backward is a reduce-scatter, its bytes constant in N",
             "“Note that the all-gather operation in the backward becomes a reduce-scatter operation. Different from vanilla attention, both sizes "
             "of K̃ᵢ and Ṽᵢ are independent of the sequence length N, making the communication cost constant.” (section 3.1)",
             "Backward passes of dilated attention on two or more ranks sum gradients by a reduce-scatter, sampled rows of dQ, dK and dV agree with the "
-            f"definition in double precision, and a rank’s bytes do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks.",
+            f"definition in double precision, and a rank’s bytes do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, where rates grow as segments.",
             ("passes",),
             command="lnbench run configs/backward-cpu.json",
             rules=("rates", "lines", "lengths"),

@@ -21,9 +21,9 @@ BEFORE_THE_PAPER = (
 )
 AFTER_THE_PAPER = (
     "The exact algorithms built here follow later papers: Ulysses (2309.14509, September 2023), Ring Attention (2310.01889, October 2023), and of 2024 "
-    "query_ring (2403.09347), usp (2405.07719), double_ring (2406.18485), all_gather (2407.21783), query_gather (2408.04093)."
+    "query_ring (2403.09347), usp (2405.07719), double_ring (2406.18485), all_gather (2407.21783), query_gather (2408.04093); bidirectional_ring is a ring that this suite runs both ways around."
 )
-SINCE = "published after the paper"
+SINCE = "later than the paper"
 NO_NUMBERS = Evidence("simulated", NOT_TESTED, "a simulation computes times, no attention")
 
 

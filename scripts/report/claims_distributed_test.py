@@ -69,7 +69,7 @@ class Distributed(unittest.TestCase):
         none, ran = slim([refused("local", 8 * K, 1, "oom", "too large"), point("ring", 8 * K, 2)])
         found = claim([none, ran], title)
         self.assertEqual(found.status, OUTDATED)
-        self.assertIn("ring, published after the paper, ran on 2 ranks and agreed with the reference at lengths for which fewer ranks had", found.deciding.whole)
+        self.assertIn("ring, later than the paper, ran on 2 ranks and agreed with the reference at lengths for which fewer ranks had", found.deciding.whole)
         predicted = claim([none | {"status": "skipped_memory"}, ran], title)
         self.assertEqual(predicted.status, SEEN)
         self.assertIn("for which fewer ranks are predicted to have no memory", predicted.deciding.whole)
@@ -91,7 +91,7 @@ class Distributed(unittest.TestCase):
         self.assertEqual(found.status, SEEN)
         self.assertIn("Undecided: fewer ranks hold these lengths, up to 8K tokens, as well.", found.deciding.whole)
         self.assertIn("each rank computes N²/P pairs", found.deciding.whole)
-        self.assertIn("ring, published after the paper, ran on 2 ranks and agreed with the reference, in 50 % of the memory per rank", found.deciding.whole)
+        self.assertIn("ring, later than the paper, ran on 2 ranks and agreed with the reference, in 50 % of the memory per rank", found.deciding.whole)
         self.assertIn("Asked of today’s algorithms, all later than the sentence", found.test)
         for words in ("in July 2023, there were Ring Self-Attention (arXiv 2105.13120, May 2021)", "(2205.05198, May 2022)", "Ring Attention (2310.01889, October 2023)"):
             self.assertIn(words, found.more)  # what there was, and what came later
@@ -112,7 +112,7 @@ class Distributed(unittest.TestCase):
         records = slim(opponents_sweep())
         evidence = claim(records, "No distributed algorithm").deciding
         exact = ("all_gather", "double_ring", "query_gather", "ring", "ulysses", "usp")
-        self.assertIn(f"{', '.join(exact)}, published after the paper, ran on 2 to 8 ranks and agreed with the reference", evidence.text)
+        self.assertIn(f"{', '.join(exact)}, later than the paper, ran on 2 to 8 ranks and agreed with the reference", evidence.text)
         for name in exact:
             self.assertIn(name, evidence.whole)
         for name in ("dilated", "sparse", "local"):
@@ -125,4 +125,4 @@ class Distributed(unittest.TestCase):
                 record["status"] = "check_failed"
         text = claim(records, "No distributed algorithm").deciding.text
         self.assertNotIn("usp", text)
-        self.assertIn("all_gather, double_ring, query_gather, ring, published", text)
+        self.assertIn("all_gather, double_ring, query_gather, ring, later", text)

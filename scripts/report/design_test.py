@@ -322,6 +322,17 @@ class Design(unittest.TestCase):
         self.assertIn("100 % at 1 rank to 100 % [100 %, 100 %] at 4 ranks (measured, 8K tokens per rank)", finding)
         self.assertIn("(measured, 32K tokens per rank)", finding)
 
+    def test_scaling_over_ranks_that_share_cores_decides_nothing(self) -> None:
+        records = [point(a, 64 * K, p, time_s=1 / p) for a in ("ring", "ulysses") for p in (1, 2, 4, 8)]
+        records += [point("usp", 64 * K, p, time_s=1 / p) for p in (4, 8)]
+        for record in records:
+            record["metrics"] = {"usable_cores": 2}
+            record["params"]["threads"] = 1
+        drawn = figure(records, "strong_scaling")
+        self.assertIn("Ring: 1× at 1 rank to 2× [2×, 2×] at 2 ranks (measured, 64K tokens)", drawn.finding)
+        self.assertIn("Lines that decide no claim: ring, ulysses, usp on 4 ranks and 8 ranks (4 to 8 threads of its ranks shared 2 cores).", drawn.source_text)
+        self.assertNotIn("8 ranks", drawn.finding)
+
     def test_a_simulated_ratio_has_an_interval_and_says_what_the_pattern_does_not_join(self) -> None:
         exact, dilated = (point(a, 64 * K, 2, source="simulated") for a in ("ring", "dilated"))
         exact["timing"] |= {"median_s": 8.0, "ci_low_s": 6.0, "ci_high_s": 12.0}

@@ -1,7 +1,8 @@
 """Times that decide no claim, in the figures that join times to lines.
 
 Example: dilated at 8K, 16K and 32K tokens, of which something disturbed 16K: the line goes from 8K to 32K, and a "?" stands at
-16K. A line of such points alone is drawn as any other, and the caption names it. Elsewhere nothing changes.
+16K. A line of such points alone is drawn as any other, and the caption names it. Over ranks a point is a line of
+its own. Elsewhere nothing changes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 
 def joins_times(spec: dict) -> bool:
-    return bool(spec["usermeta"]["figure"].get("statistics")) and "line" in spec["layer"]
+    """Over lengths, or over ranks."""
+    return bool(spec["usermeta"]["figure"].get("statistics")) and ("line" in spec["layer"] or "rank_line" in spec["layer"])
 
 
 def with_doubts(ctx: Context, drawing: Drawing) -> Drawing:
@@ -45,11 +47,14 @@ def reason_of(row: Row, reasons: dict) -> str:
 
 
 def lines_text(doubtful: dict[str, list[tuple[str, str, str]]]) -> str:
-    """ "Lines that decide no claim: ring, usp on 4 ranks, ring on 8 ranks (4 to 8 threads of its ranks shared 2 cores)." """
+    """ "Lines that decide no claim: ring, usp on 4 ranks and 8 ranks; dilated on 8 ranks (4 to 8 threads of its ranks shared 2 cores)." """
     texts = []
     for lines in doubtful.values():
-        where = [f"{', '.join(dict.fromkeys(name for _, name, _ in some))} on {some[0][0]}" for some in group_by(lines, lambda line: line[0]).values()]
-        texts.append(f"{', '.join(where)} ({ranged([why for _, _, why in lines])})")
+        names: dict[str, list[str]] = {}  # by their numbers of ranks
+        for (name,), some in group_by(lines, lambda line: line[1]).items():
+            names.setdefault(" and ".join(dict.fromkeys(ranks for ranks, _, _ in some)), []).append(name)
+        where = "; ".join(f"{', '.join(some)} on {ranks}" for ranks, some in names.items())
+        texts.append(f"{where} ({ranged([why for _, _, why in lines])})")
     return f"Lines that decide no claim: {'; '.join(texts)}." if texts else ""
 
 

@@ -54,12 +54,12 @@ class Opponents(unittest.TestCase):
         limits = [r for r in rows_of(drawn) if r["status"] == "limit"]
         self.assertEqual([r["panel"] for r in limits], [f"{r['ranks']} rank{'s' * (r['ranks'] > 1)}" for r in limits])  # none in another's
         self.assertEqual({r["panel"] for r in limits}, set(names))
-        self.assertRegex(limits[0]["label"], r"^memory of a GPU: [\d.]+ MiB$")
+        self.assertRegex(limits[0]["label"], r"^limit of the GPU: [\d.]+ MiB$")
         self.assertIn("limit_text", [layer["name"] for layer in drawn.spec["spec"]["layer"]])
         ctx = context([record | {"memory": record["memory"] | {"device_bytes": None}, "source": "simulated"} for record in records])
-        ctx.runs[0].record["run"] = {"cluster": {"device": {"memory_bytes": {"value": 1 << 26}}}}
+        ctx.runs[0].record["run"] = {"cluster": {"device": {"memory_bytes": {"value": 1 << 26}}}, "config": {"memory": {"limit_fraction": 0.75}}}
         modelled = [r for r in rows_of(next(f for f in build_figures(ctx) if f.name == "memory")) if r["status"] == "limit"]
-        self.assertEqual({(r["panel"], r["label"]) for r in modelled}, {(name, "memory of the cluster's device: 64 MiB") for name in names})
+        self.assertEqual({(r["panel"], r["label"]) for r in modelled}, {(name, "limit of the device: 48 MiB") for name in names})
         for record in records:
             record["memory"]["device_bytes"] = 1 << 42
         self.assertNotIn("limit", {r["status"] for r in rows_of(figure(records, "memory"))})  # far beyond each peak

@@ -137,22 +137,22 @@ def host_memory(run: Run) -> float | None:
 
 
 def limit_rows(ctx: Context, points: list[Point], rows: list[Row]) -> list[Row]:
-    """Memory that a rank may use, for each number of ranks of which some row comes near it: what the points state, or the cluster
-    that was modelled, else the host's memory divided among its ranks."""
+    """Memory that a rank may use, for each number of ranks of which some row comes near it: the run's share of what the points
+    state, or of the modelled device's, else of the host's memory divided among its ranks."""
     limits: dict[tuple[int, float], str] = {}
     for point in points:
         run = ctx.runs[point.run]
+        share = number(run.get("run.config.memory.limit_fraction")) or 1.0
         if stated := point.num("memory.device_bytes"):
-            limits[point.ranks, stated] = "memory of a GPU"
+            limits[point.ranks, share * stated] = "GPU"
         elif modelled := number(run.get("run.cluster.device.memory_bytes.value")):
-            limits[point.ranks, modelled] = "memory of the cluster's device"
+            limits[point.ranks, share * modelled] = "device"
         elif point.source == "measured" and not point.num("metrics.device_peak_flops") and (host := host_memory(run)):
             on_host = 1 if point.in_turn else point.ranks  # a walk holds one rank at a time
-            usable = host * (number(run.get("run.config.memory.limit_fraction")) or 1.0)
-            limits[point.ranks, usable / on_host] = "memory of the host" + (f" ÷ {on_host} ranks" if on_host > 1 else "")
+            limits[point.ranks, share * host / on_host] = "host" + (f" ÷ {on_host} ranks" if on_host > 1 else "")
     peaks = {ranks: max(max(r.get("value") or 0, r.get("predicted_value") or 0) for r in some) for (ranks,), some in group_by(rows, lambda r: r["ranks"]).items()}
     return [
-        {"status": "limit", "ranks": ranks, "value": value, "label": f"{of}: {bytes_label(value, 3)}", "text": exact_bytes(value)}
+        {"status": "limit", "ranks": ranks, "value": value, "label": f"limit of the {of}: {bytes_label(value, 3)}", "text": exact_bytes(value)}
         for (ranks, value), of in limits.items()
         if value <= NEAR_LIMIT * peaks[ranks]
     ]

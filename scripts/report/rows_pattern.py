@@ -8,6 +8,7 @@ from typing import Any
 from .evidence import COMPUTED
 from .model import Point
 from .rows import Context, Drawing, Row, base_row, side_by_side, single
+from .series import sources_of
 from .units import MISSING, integer_label, listed, number, percent_label, plural, significant
 
 NEVER_PX = 7  # the first cross, below the top edge
@@ -41,7 +42,11 @@ def coverage(ctx: Context) -> list[Drawing]:
                         "rate": integer_label(number(branch.get("dilation_rate"))),
                     }
                 )
-    return single(rows, shown)
+    if not rows:
+        return []
+    longest = sorted({row["id"]: row for row in rows}.values(), key=lambda row: row["seq_len"])  # the last branch of each point
+    ends = " to ".join(dict.fromkeys(f"{row['value_text']} at {row['length_label']}" for row in (longest[0], longest[-1])))
+    return single(rows, shown, finding=f"The last branch updates {ends} ({', '.join(sources_of(shown))}).")
 
 
 def layers_label(layers: float | None) -> str:
