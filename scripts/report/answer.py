@@ -15,11 +15,11 @@ from .model import BOTH, Point
 from .noise import why_undecided
 from .paper_lines import PAPER_SEGMENT, and_text, has_paper_segments, shared_work_text, widths_and_rates
 from .rows import Context, heads_text, timed_points
-from .rows_time import cost_text, matched, times_text
+from .rows_time import matched, pairs_text, times_text
 from .series import group_by, sources_of
 from .units import plural, ratio_label, spoken_duration, token_label
 
-OTHER_FUNCTION = "dilated attention has fewer pairs of query and key and is another function: this compares cost, not quality"
+OTHER_FUNCTION = "another function, of fewer pairs: this compares cost, not quality"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def comparison(ctx: Context) -> list[Said]:
     exact, dilated = min((pair for pair in pairs if ((pair[0].seq_len or 0), pair[0].ranks) == longest), key=lambda pair: pair[0].median_s or 0)
     text = (
         f"{length_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
-        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {cost_text(exact, dilated)}."
+        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {times_text(exact, dilated)}{pairs_text(exact, dilated)}."
     )
     remarks = (OTHER_FUNCTION, never_heard_text(dilated), shorter_segment_text(exact, dilated))
     return [Said(text, (exact, dilated), conditions(dilated, *remarks))]

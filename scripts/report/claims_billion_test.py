@@ -66,7 +66,7 @@ class Billion(unittest.TestCase):
         for words in ("1B tokens were computed and checked", "1,024 sampled rows", "worst row alone by 4.5e-07", "3000 s, 3200 s with making inputs",
                       "of one rank's shard at a time (whose output is checked, then dropped)", "fp32 inputs"):
             self.assertIn(words, whole)
-        self.assertEqual(claim([walked()], "billion").scale, "to 1B tokens on one device in the place of 128 ranks, measured")
+        self.assertEqual(claim([walked()], "billion").scale, "to 1B tokens on one device for 128 ranks, measured")
 
     def test_nothing_hides_ranks(self) -> None:
         fast, apart = walked(), with_depth(on_ranks(), -1, 2.0) | {"id": "apart"}

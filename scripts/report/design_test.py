@@ -262,12 +262,12 @@ class Design(unittest.TestCase):
         self.assertEqual(
             said,
             [
-                "At 64M tokens on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M× the time for 32.8k× the pairs.",
+                "At 64M tokens on 64 ranks (simulated) dilated attention takes 1 ms, exact attention (ring) 2 h: 7.2M× for 32.8k× the pairs.",
                 "12 heads; segments of 2K, 1M and 64M tokens at rates 1, 512 and 32,768; "
-                "dilated attention has fewer pairs of query and key and is another function: this compares cost, not quality.",
-                "At 64K tokens on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4× [4×, 4×] the time for 32× the pairs.",
+                "another function, of fewer pairs: this compares cost, not quality.",
+                "At 64K tokens on 2 ranks (measured) dilated attention takes 250 ms, exact attention (ulysses) 1 s: 4× [4×, 4×] for 32× the pairs.",
                 "12 heads; segments of 2K, 32K and 64K tokens at rates 1, 16 and 32; "
-                "dilated attention has fewer pairs of query and key and is another function: this compares cost, not quality.",
+                "another function, of fewer pairs: this compares cost, not quality.",
             ],
         )
         (alone,) = sentences(context([point("dilated", M, 1, time_s=1.048576)]))
@@ -311,7 +311,7 @@ class Design(unittest.TestCase):
             "8× [5.12×, 12.5×] the time for 32× the pairs at 64K (ring, 2 ranks) (measured).",
         )
         dilated["timing"]["ci_level"] = 0.75
-        self.assertTrue(sentences(context([exact, dilated]))[0].text.endswith(": 8× the time for 32× the pairs."))
+        self.assertTrue(sentences(context([exact, dilated]))[0].text.endswith(": 8× for 32× the pairs."))
 
     def test_captions_of_scaling_figures_name_the_shortest_and_the_longest_sequence(self) -> None:
         records = [point("dilated", n * K, p, time_s=n / p**(0.5 if n == 8 else 1)) for n in (8, 16, 32) for p in (1, 4)]
@@ -338,7 +338,7 @@ class Design(unittest.TestCase):
         exact["timing"] |= {"median_s": 8.0, "ci_low_s": 6.0, "ci_high_s": 12.0}
         dilated["timing"] |= {"median_s": 1.0, "ci_low_s": 0.5, "ci_high_s": 2.0}
         (said,) = sentences(context([exact, dilated]))
-        self.assertTrue(said.text.endswith(": 8× [3×, 24×] the time for 32× the pairs."), said)
+        self.assertTrue(said.text.endswith(": 8× [3×, 24×] for 32× the pairs."), said)
         self.assertNotIn("never hears", said.detail)
         (said,) = sentences(context([exact, with_depth(dilated, -1, 3.0)]))
         self.assertTrue(said.detail.endswith("; some token never hears from some other, however many layers."), said)

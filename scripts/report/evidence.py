@@ -139,7 +139,9 @@ def scale_text(evidence: Evidence) -> str:
         return evidence.source
     far = {name: max(p.seq_len or 0 for p in points if p.pattern == pattern) for pattern, name in PAPER_NAMES.items() if any(p.pattern == pattern for p in points)}
     if len(set(far.values())) > 1:
-        return f"{', '.join(f'{name} to {token_label(length)}' for name, length in far.items())} tokens, {evidence.source}"
+        alike = group_by(far, lambda name: far[name]).items()
+        reach = [f"{' and '.join(names)} to {token_label(length)}" for (length,), names in alike]
+        return f"{', '.join(reach)} tokens, {evidence.source}"
     longest, widest = (max(points, key=key) for key in (lambda p: (p.seq_len or 0, p.ranks), lambda p: (p.ranks, p.seq_len or 0)))
     ends = [f"{token_label(p.seq_len)}{'' if i else ' tokens'}{reach_text(evidence, p)}" for i, p in enumerate((longest, widest))]
     return ", ".join([f"to {ends[0]}", *(ends[1:] if longest.ranks != widest.ranks and evidence.source != COMPUTED else []), evidence.source])
@@ -148,7 +150,7 @@ def scale_text(evidence: Evidence) -> str:
 def reach_text(evidence: Evidence, point: Point) -> str:
     if evidence.source == COMPUTED:
         return ""
-    return f" on {'one device in the place of ' if point.in_turn else ''}{plural(point.ranks, 'rank')}"
+    return f" on {'one device for ' if point.in_turn else ''}{plural(point.ranks, 'rank')}"
 
 
 def counts_text(counts: Sequence[int], noun: str) -> str:

@@ -58,6 +58,7 @@ GLOSSARY: list[tuple[str, object]] = [
     ("rise", "a value divided by the smallest one at a shorter N of its line"),
     ("[a, b]", "behind a ratio, a rise or an exponent: how far the intervals of its medians leave it open; of simulated ratios the model’s bands. None where a point has fewer than five samples, nor of exponents of simulated lines, whose times have no scatter"),
     ("one device in the place of P ranks", "it computes their parts one after the other: every number is computed, no message is sent"),
+    ("pairs", "of query and key, which attention computes; dilated attention has fewer"),
     ("FLOPs", "additions and multiplications: 4·head_dim for each pair of query and key"),
     ("layers of dependency", "attention layers until every token can have heard from every other"),
     ("disturbed", "something else ran beside the point, so that its time decides nothing"),

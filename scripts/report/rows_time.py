@@ -151,11 +151,15 @@ def times_text(over: Point, under: Point) -> str:
     return f"{ratio_label(ratio)}{bracket(interval, ratio_label)}"
 
 
-def cost_text(exact: Point, dilated: Point) -> str:
-    """ "27.3× [26.8×, 27.9×] the time for 32× the pairs": two functions, of which one has fewer pairs of query and key."""
+def pairs_text(exact: Point, dilated: Point) -> str:
+    """ " for 32× the pairs": two functions, of which one has fewer pairs of query and key."""
     every, some = exact.value("work.flops"), dilated.value("work.flops")
-    pairs = f" for {ratio_label(every / some)} the pairs" if every and some else ""
-    return f"{times_text(exact, dilated)} the time{pairs}"
+    return f" for {ratio_label(every / some)} the pairs" if every and some else ""
+
+
+def cost_text(exact: Point, dilated: Point) -> str:
+    """ "27.3× [26.8×, 27.9×] the time for 32× the pairs"."""
+    return f"{times_text(exact, dilated)} the time{pairs_text(exact, dilated)}"
 
 
 def ratio_row(ctx: Context, exact: Point, dilated: Point) -> Row:
