@@ -205,6 +205,13 @@ def judged_text(judged: list[Depth]) -> str:
     return f" At {tokens[0]} and {tokens[1]} tokens {layers[0]} and {layers[1]} layers were computed, {estimates[0]} and {estimates[1]} estimated.{wrong}{grown}"
 
 
+def within_text(unjudged: list[Unjudged]) -> str:
+    """ ", though in each every token hears from every other within 3 to 5 layers"; empty where some token never does."""
+    layers = [int(p.num("metrics.dependency_depth_layers") or 0) for u in unjudged for p in u.points]
+    span = " to ".join(map(str, dict.fromkeys((min(layers), max(layers)))))
+    return f", though in each every token hears from every other within {span} layers" if min(layers) >= 0 else ""
+
+
 def ratios(point: Point) -> tuple[float | None, float | None]:
     """α: the ratio of each different segment to the next shorter one, and of their rates; None where it varies."""
     pairs = [next(same) for _, same in itertools.groupby(widths_and_rates(point), key=lambda pair: pair[0])]
@@ -243,6 +250,6 @@ def depth_logarithmic(ctx: Context, source: str) -> Evidence:
         judged += line.values() if wide and min(d.layers for d in line.values()) >= 0 else []
         unjudged += [Unjudged(NEAR, d.text, (d.point,)) for d in line.values() if not wide and d.layers >= 0]
     within = f"{DEPTH_EXTRA} layers of the paper's estimate rounded up"
-    nothing = "no pattern judged" if unjudged else "no dilated point states the dependency depth of its pattern"
+    nothing = f"no pattern judged{within_text(unjudged)}" if unjudged else "no dilated point states the dependency depth of its pattern"
     seen = decide(source, verdicts, nothing, "pattern", unjudged=unjudged, within=within, said=judged_text(judged))
     return replace(seen, status=SEEN) if unjudged and not verdicts else seen

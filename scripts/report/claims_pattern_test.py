@@ -130,6 +130,7 @@ class Pattern(unittest.TestCase):
         for branches in (((2 * K, 1), (32 * K, 16), (64 * K, 32)), ((16 * K, 1), (32 * K, 2), (64 * K, 12))):
             found = of(*branches)
             self.assertEqual(found.status, SEEN)
+            self.assertTrue(found.deciding.text.startswith("no pattern judged, though in each every token hears from every other within 5 layers."), found)
             self.assertIn("1 pattern not judged: segments or rates have no single ratio α, which the paper's estimate assumes.", found.deciding.text)
             self.assertTrue(found.deciding.details[0].endswith("64K tokens: 5 layers; the paper's estimate does not apply"), found)
             self.assertEqual(of(*branches, layers=-1).status, NOT_SUPPORTED)  # no number of layers is logarithmic
