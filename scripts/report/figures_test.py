@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import sys
 import unittest
 import unittest.mock
@@ -17,6 +19,7 @@ from report.charts import build_figures, builder_of, check_figure
 from report.claims import judge
 from report.opponents_test import figure, rows_of
 from report.page import render_page
+from report.rows import GROUP_PX, mark_groups
 from report.series import DEFAULTS
 from report.specs import encodings, load_specs
 from report.synthetic_fixture import (
@@ -152,6 +155,15 @@ class Figures(unittest.TestCase):
             self.assertIn("group", [layer["name"] for layer in drawn.spec["layer"]])
             self.assertTrue(drawn.spec["title"]["subtitle"].endswith(said), drawn.spec["title"])
         self.assertNotIn(said, figure([point("dilated", n * K, 4) for n in (8, 16)], "latency").spec["title"]["subtitle"])
+
+    def test_numbers_of_ranks_never_run_together(self) -> None:
+        rows = [{"series": "s", "line": "", "pass": 0, "value": 1.0, "seq_len": 8 * K << i, "group_ranks": 1 << i} for i in range(13)]
+        mark_groups(rows, 220)
+        shown = [r for r in rows if "group_text" in r]
+        self.assertEqual(shown[-1]["group_text"], "4,096")
+        self.assertGreater(len(shown), 4)
+        for before, after in itertools.pairwise(shown):
+            self.assertGreater(220 / 12 * math.log2(after["seq_len"] / before["seq_len"]), GROUP_PX * len(after["group_text"]))
 
     def test_no_picture_of_one_source_holds_another(self) -> None:
         for drawn in build_figures(context(full_sweep())):
