@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "core/check.h"
+#include "io/record_table.h"
 #include "json/json_reader.h"
 #include "json/text.h"
 #include "lnbench/terminal.h"
@@ -88,11 +89,16 @@ Column<JsonNode> column(const char* key, const char* title, Shown shown, int wid
 Section published_section(const std::vector<PublishedCase>& cases) {
   using enum Shown;
   std::vector<Prediction> predictions;
-  Table<JsonNode> table(
-      {column("id", "case", kText, 44), column("published_s", "published", kSeconds, 9),
-       column("predicted_s", "predicted", kSeconds, 9), column("error", "", kPercent, 8),
-       column("reason", "note", kNote, 0)},
-      table_style({}));
+  Table<JsonNode> table({column("id", "case", kText, 44),
+                         column("published_s", "published", kSeconds, 9),
+                         column("predicted_s", "predicted", kSeconds, 9),
+                         column("error", "", kPercent, 8),
+                         {{"note", "", kNote, 0, 0},
+                          [](const JsonNode& row) {
+                            return row.find(kBeyondTable)->boolean ? JsonNode(kBeyondTableText)
+                                                                   : *row.find("reason");
+                          }}},
+                        table_style({}));
   table.note("published measurements");
   for (const PublishedCase& c : cases) {
     predictions.push_back(predict(c));

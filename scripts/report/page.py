@@ -61,6 +61,7 @@ GLOSSARY: list[tuple[str, object]] = [
     ("pairs", "of query and key, which attention computes; dilated attention has fewer"),
     ("FLOPs", "additions and multiplications: 4·head_dim for each pair of query and key"),
     ("layers of dependency", "attention layers until every token can have heard from every other"),
+    ("beyond the kernel table", "a simulated time that takes a kernel, a product or a function of a model at a size that the cluster has no figure of: a guess"),
     ("disturbed", "something else ran beside the point, so that its time decides nothing"),
 ]
 GOOD_VERDICTS = ("ok", "pass", "passed", "success", "complete")

@@ -284,7 +284,7 @@ def lane_order(lane: str) -> int:
 
 
 ATTENTION_OPS = ("attend", "attend_backward", "delta", "pack", "reset")
-MESSAGES = ("send", "recv", "all_gather", "all_to_all", "reduce_scatter")
+MESSAGES = ("send", "recv", "collective", "all_gather", "all_to_all", "reduce_scatter")
 NAMED_PHASES = {"merge": "merge", "wait": "waiting", "gemm": "GEMM", "cross_entropy": "cross-entropy", "update": "update"}
 
 

@@ -22,6 +22,7 @@ def published(ctx: Context) -> list[Drawing]:
             "published_text": duration_label(case["published_s"], 4),
             "predicted_text": duration_label(case["predicted_s"], 4),
             "error_text": f"{100 * (case['predicted_s'] / case['published_s'] - 1):+.1f} %",
+            "kernel_table": "beyond" if case.get("beyond_kernel_table") else "within",
             "held_out": "blind" if case.get("blind") else "held out" if case.get("held_out") else "informs the model",
         }
         for case in cases

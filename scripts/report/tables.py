@@ -83,6 +83,10 @@ def count(value: float | None) -> str:
     return MISSING if value is None else f"{value:.3g}"
 
 
+def kernel_table_label(point: Point) -> str:
+    return MISSING if point.source != "simulated" else "beyond" if point.num("metrics.beyond_kernel_table") else "within"
+
+
 COLUMNS: tuple[Column, ...] = (
     text_column("", "id", "id", "id"),
     text_column("", "status", "status", "status", "status"),
@@ -116,6 +120,7 @@ COLUMNS: tuple[Column, ...] = (
     number_column("work", "flops_per_s", "rate", "work.flops_per_s", rate_label),
     number_column("work", "share_of_peak", "share of peak", "work.share_of_peak", percent_label),
     number_column("work", "balance", "balance", "work.balance", percent_label),
+    Column("beyond_kernel_table", "kernel table", "work", lambda p: int(p.num("metrics.beyond_kernel_table") or 0), kernel_table_label),
     *(
         number_column("messages and memory", f"{key}_per_rank", title, f"comm.{key}_per_rank", label)
         for key, title, label in (

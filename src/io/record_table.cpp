@@ -30,6 +30,7 @@ std::string note_of(const PointRecord& r) {
                            format_bytes(double(r.memory.resident_growth_bytes.value_or(0))), ", ",
                            human(std::abs(more), Shown::kPercent), more > 0 ? " more" : " less",
                            " than the buffers"));
+  if (r.metrics.contains(kBeyondTable)) notes.push_back(kBeyondTableText);
   if (!r.reason.empty()) notes.push_back(r.reason);
   return join(notes, "; ");
 }

@@ -27,6 +27,10 @@ void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view nex
                       }});
 }
 
+// A metric of simulated points, 1 where a price in them is a guess (Price, simulate/cost_model.h),
+// and what tables say then.
+inline const std::string kBeyondTable = "beyond_kernel_table",
+                         kBeyondTableText = "beyond the kernel table";
 // The algorithm's options and the what-ifs of a cluster, but those words; that a simulated kernel
 // is modelled goes without saying.
 std::string shown_options(const PointParams& params, const std::set<std::string>& without = {});

@@ -225,7 +225,7 @@ TEST(Calibrate, MeasuredOpsOfModelsArePricedByTheSimulator) {
   PointParams p = small_point("ring", 1).params;
   p.problem.dtype = DType::kBFloat16;
   const CostModel model(now, sharded_problem(p));
-  EXPECT_NEAR(model.row_wise_s(RowFunction::kLayerNorm, 2000000000),
+  EXPECT_NEAR(model.row_wise(RowFunction::kLayerNorm, 2000000000).seconds,
               now.device.launch_s.value + 1e-3, 1e-9);
 }
 

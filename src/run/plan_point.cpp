@@ -10,7 +10,7 @@
 #include "io/units.h"
 #include "run/backend.h"
 #include "schedule/registry.h"
-#include "simulate/cost_model.h"
+#include "simulate/collective_times.h"
 
 namespace longnet {
 

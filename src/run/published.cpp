@@ -7,12 +7,13 @@
 
 #include "core/check.h"
 #include "io/config_reader.h"
+#include "io/record_table.h"
 #include "json/json_reader.h"
 #include "json/text.h"
 #include "measure/statistics.h"
 #include "run/sweep.h"
 #include "schedule/registry.h"
-#include "simulate/cost_model.h"
+#include "simulate/collective_times.h"
 
 namespace longnet {
 namespace {
@@ -144,7 +145,8 @@ Prediction predict_operation(const PublishedCase& c) {
   std::array<double, 3> seconds{};
   if (c.operation == CommOperation::kAllGather) {
     const int nodes = (c.ranks + cluster.node_size() - 1) / cluster.node_size();
-    seconds = gather_seconds(cluster, cluster.collectives.all_gather, {c.ranks, nodes, c.bytes});
+    const std::string& library = cluster.collectives.all_gather;
+    seconds = collective_seconds(cluster, library, {c.ranks, nodes, c.bytes});
   } else {
     const ProgramSet programs = messages_of(c);
     for (const AlphaSet set : kAlphaSets)
@@ -208,7 +210,8 @@ Prediction predict(const PublishedCase& c) {
   const std::vector<Point> points = on_cluster({point}, c.how);
   const PointRecord record = simulate_point(points.front(), c.how).record;
   if (record.status != PointStatus::kOk) return {.reason = record.reason};
-  return {record.timing.median_s, record.timing.ci_low_s, record.timing.ci_high_s};
+  return {record.timing.median_s, record.timing.ci_low_s, record.timing.ci_high_s,
+          record.metrics.contains(kBeyondTable)};
 }
 
 std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,

@@ -3,10 +3,10 @@
 //   configs/published/usp.json ─> load_published ─> predict ─> errors_of (by family and size)
 //
 // A file holds the cases of one source: setup, value, unit, tolerance, and the cluster that they
-// ran on with the software's kernel and merge as what-ifs. No number of the model is fitted to a
-// case. Where a number of a cluster file was read in the same source, the file says so (`informs`),
-// and its cases are not held out. Cases that came after the model (`blind`) have groups of their
-// own, which no goal counts. Schema: configs/schema/published.schema.json.
+// ran on with the software's kernel, merge and host as what-ifs. No number that a prediction rests
+// on is fitted to errors. Where a number of a cluster file was read in the same source, the file
+// says so (`informs`), and its cases are not held out. Cases that came after the model (`blind`)
+// have groups of their own, which no goal counts. Schema: configs/schema/published.schema.json.
 #pragma once
 #include <optional>
 #include <string>
@@ -38,7 +38,8 @@ struct PublishedCase {
 
 struct Prediction {
   double seconds = 0, low_s = 0, high_s = 0;
-  std::string reason{};  // why there is none
+  bool beyond_table = false;  // a guess (Price, simulate/cost_model.h)
+  std::string reason{};       // why there is none
 };
 
 struct PublishedErrors {

@@ -87,7 +87,7 @@ std::string reason_text(const PointRecord& r, double fastest_s, double tie) {
   else if (total > 1.0005 * fastest_s)
     text += concat("; ", std::round(1000 * (total / fastest_s - 1)) / 10, " % behind the first");
   if (total > 1.0005 * fastest_s && total <= (1 + tie) * fastest_s) text += ": a tie";
-  if (r.metrics.contains("beyond_kernel_table")) text += "; no measured kernel covers this size";
+  if (r.metrics.contains(kBeyondTable)) text += "; " + kBeyondTableText;
   return text;
 }
 

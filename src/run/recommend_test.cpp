@@ -79,7 +79,7 @@ TEST(Recommend, SaysWhatDecidesAndWhatIsATie) {
   EXPECT_THAT(reason_text(r, 1.04, 0.05), HasSubstr("waits 25 % of the time"));
   EXPECT_THAT(reason_text(r, 1.04, 0.05), HasSubstr("balance 0.5"));
   r.metrics["beyond_kernel_table"] = 1;
-  EXPECT_THAT(reason_text(r, 1.04, 0.05), HasSubstr("no measured kernel covers this size"));
+  EXPECT_THAT(reason_text(r, 1.04, 0.05), HasSubstr("; beyond the kernel table"));
   ClusterSpec cluster = nodes_of(8);
   EXPECT_EQ(tie_share(cluster), 0.05);
   cluster.error.value = 0.12;

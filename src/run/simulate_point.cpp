@@ -6,10 +6,12 @@
 
 #include "core/check.h"
 #include "io/expand.h"
+#include "io/record_table.h"
 #include "json/json_tree.h"
 #include "run/fill_record.h"
 #include "run/sweep.h"
 #include "schedule/registry.h"
+#include "simulate/collective_times.h"
 #include "simulate/cost_model.h"
 
 namespace longnet {
@@ -22,8 +24,10 @@ CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
   CollectivePlan plan = plan_collectives(cluster, p.collective, p.program_ranks());
   // Programs without gathers need not know in which nodes a gather lies: more ranks are alike.
   if (find_algorithm(p.algorithm).collectives != CollectiveUse::kAllGather &&
-      !has_layers(p.scope))  // models gather sums and weights
+      !has_layers(p.scope)) {  // models gather sums and weights
     plan.all_gather_formula.clear();
+    plan.reduce_scatter_formula.clear();
+  }
   if (p.node_size > 0) plan.lowering.node_size = p.node_size;
   return plan;
 }
@@ -145,7 +149,7 @@ void set_simulated_phases(PointRecord& r, const SimulatedRun& run, ExecutionKind
 std::string_view track_of(OpKind kind) {
   return kind == OpKind::kSend         ? "send"
          : kind == OpKind::kRecv       ? "receive"
-         : kind == OpKind::kCollective ? "gather"
+         : kind == OpKind::kCollective ? "communication"
          : kind == OpKind::kPack       ? "copy"
                                        : "compute";
 }
@@ -199,8 +203,7 @@ void set_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
 
 void set_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
   auto& m = out.record.metrics;
-  if (std::ranges::any_of(programs.classes, &CompactProgram::beyond_table))
-    m["beyond_kernel_table"] = 1;
+  if (std::ranges::any_of(programs.classes, &CompactProgram::beyond_table)) m[kBeyondTable] = 1;
   if (options.cluster.error.value > 0) m["error"] = options.cluster.error.value;
   m["simulated_messages"] = double(out.messages);
   m["simulated_ranks"] = double(out.run.ranks.size());

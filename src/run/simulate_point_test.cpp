@@ -130,9 +130,9 @@ TEST(SimulatePoint, RanksThatSplitHeadsAreMerged) {
       const ProgramSet all = compile(unlowered_schedule(point.params), {16, 16}, how.cluster,
                                      plan_collectives(how.cluster, "native", 16));
       const Topology topology(how.cluster, 16);
-      EXPECT_DOUBLE_EQ(
-          simulate(all, topology, how.cluster, {.alpha = AlphaSet::kNcclLl}).makespan_s,
-          done.run.makespan_s)
+      // The last rank's part of the weights ends with a matrix more to update: a launch.
+      EXPECT_NEAR(simulate(all, topology, how.cluster, {.alpha = AlphaSet::kNcclLl}).makespan_s,
+                  done.run.makespan_s, how.cluster.device.launch_s.value)
           << algorithm << " " << replicas;
       if (std::string(algorithm) == "dilated") continue;
       // All but the logits, which both ranks with the same tokens compute.

@@ -21,7 +21,7 @@
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 #include "simulate/cluster.h"
-#include "simulate/cost_model.h"
+#include "simulate/collective_times.h"
 
 namespace longnet {
 namespace {

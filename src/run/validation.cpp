@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "io/config_reader.h"
+#include "io/record_table.h"
 
 namespace longnet {
 
@@ -74,7 +75,8 @@ JsonNode to_json(const PublishedCase& c, const Prediction& p) {
                                  {"error", number(p.seconds / c.published_s - 1)},
                                  {"tolerance", c.tolerance},
                                  {"held_out", c.held_out},
-                                 {"blind", c.blind}});
+                                 {"blind", c.blind},
+                                 {kBeyondTable, p.beyond_table}});
   return n.set("reason", p.reason.empty() ? JsonNode() : JsonNode(p.reason));
 }
 

@@ -30,11 +30,14 @@ inline AllGatherAlgorithm gather_in(const AllGather& op, const CollectiveChoice&
   return algorithm;
 }
 
-inline ReduceScatterAlgorithm reduce_in(const ReduceScatter& op, const CollectiveChoice& choice) {
+// `kind`: of what is reduced.
+inline ReduceScatterAlgorithm reduce_in(const ReduceScatter& op, TensorKind kind,
+                                        const CollectiveChoice& choice) {
   using enum ReduceScatterAlgorithm;
   if (choice.reduce_scatter == kRecursiveHalving && std::has_single_bit(unsigned(op.group.count)))
     return kRecursiveHalving;
-  return op.what.rows.branch < 0 ? kRing : kLinear;  // rows of a branch are few
+  if (op.what.rows.branch >= 0) return kLinear;  // rows of a branch are few
+  return choice.reduce_scatter == kNative && holds_sum(kind) ? kNative : kRing;
 }
 
 }  // namespace longnet

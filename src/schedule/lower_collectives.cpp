@@ -21,15 +21,18 @@ struct UsedCollective {
 std::vector<UsedCollective> used_by(const Schedule& schedule, const CollectiveChoice& choice) {
   std::vector<UsedCollective> out;
   const int world = schedule.sharded.layout.world_size(), looked_at = std::min(world, 16);
-  for (int i = 0; i < looked_at; ++i)
-    for (const Op& op : schedule.program(Rank(int64_t{world} * i / looked_at)).ops) {
+  for (int i = 0; i < looked_at; ++i) {
+    const RankProgram program = schedule.program(Rank(int64_t{world} * i / looked_at));
+    for (const Op& op : program.ops) {
       if (const auto* g = std::get_if<AllGather>(&op.what))
         out.push_back({g->group.count, "all_gather", to_string(gather_in(*g, choice))});
       else if (const auto* a = std::get_if<AllToAll>(&op.what))
         out.push_back({a->group.count, "all_to_all", to_string(choice.all_to_all)});
       else if (const auto* r = std::get_if<ReduceScatter>(&op.what))
-        out.push_back({r->group.count, "reduce_scatter", to_string(reduce_in(*r, choice))});
+        out.push_back({r->group.count, "reduce_scatter",
+                       to_string(reduce_in(*r, program.slots[size_t(r->what.slot)].kind, choice))});
     }
+  }
   std::erase_if(out, [](const UsedCollective& used) { return used.group_size == 1; });
   return out;
 }
@@ -138,13 +141,15 @@ class Lowering {
       return exchange(*a, after);
     if (const auto* r = std::get_if<ReduceScatter>(&what)) {
       if (r->group.count == 1) return;
-      switch (reduce_in(*r, choice_)) {
+      switch (reduce_in(*r, out_.slots[size_t(r->what.slot)].kind, choice_)) {
         case ReduceScatterAlgorithm::kRing:
           return ring_reduce(*r, after);
         case ReduceScatterAlgorithm::kRecursiveHalving:
           return halving_reduce(*r, after);
         case ReduceScatterAlgorithm::kLinear:
           return linear_reduce(*r, after);
+        case ReduceScatterAlgorithm::kNative:
+          break;
       }
     }
     add(what, after);

@@ -8,14 +8,16 @@
 //                                        ring inside the node: ceil(log2 nodes) + node size - 1
 //   all_to_all      pairwise             P - 1 steps, one partner at a time
 //                   linear               all at once
-//   reduce_scatter  ring                 P - 1 steps; merges partials by LSE, so that it is always
-//                                        lowered
+//   reduce_scatter  ring                 P - 1 steps
 //                   recursive_halving    log2 P exchanges; P a power of two
 //                   linear               all at once, added at the end by one op, in rank order
 //
 // Rows of a branch are few. Their reduce_scatter is linear, at the price of P - 1 pieces of memory:
 // no message waits for a merge, and the merge comes where the program needs the sum, so that the
 // ops between hide all messages.
+//
+// No program that runs has a native reduce_scatter. That of a simulated library sums whole shards
+// in one call; partials, which are merged by LSE, and rows of a branch are lowered there too.
 //
 // A gather whose group does not suit the algorithm (its size is no power of two, or it is not made
 // of whole nodes) takes another, as libraries do: recursive doubling falls back to bruck,
@@ -36,9 +38,9 @@ constexpr auto texts_of(AllGatherAlgorithm) {
 }
 enum class AllToAllAlgorithm { kNative, kPairwise, kLinear };
 constexpr auto texts_of(AllToAllAlgorithm) { return texts("native", "pairwise", "linear"); }
-enum class ReduceScatterAlgorithm { kRing, kRecursiveHalving, kLinear };
+enum class ReduceScatterAlgorithm { kNative, kRing, kRecursiveHalving, kLinear };
 constexpr auto texts_of(ReduceScatterAlgorithm) {
-  return texts("ring", "recursive_halving", "linear");
+  return texts("native", "ring", "recursive_halving", "linear");
 }
 
 struct CollectiveChoice {
@@ -67,8 +69,7 @@ std::vector<std::string> collectives_used(const Schedule& schedule, const Collec
 std::string why_not_collective(const Schedule& schedule, std::string_view name,
                                const CollectiveChoice& choice);
 
-// The same schedule without reduce_scatters, and without the collectives whose algorithm is not
-// native.
+// The same schedule without the collectives whose algorithm is not native.
 Schedule lower_collectives(Schedule schedule, const CollectiveChoice& choice);
 RankProgram lower_collectives(const ShardedProblem& sharded, RankProgram program, Rank rank,
                               const CollectiveChoice& choice);

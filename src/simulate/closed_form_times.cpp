@@ -64,6 +64,7 @@ struct BackwardTimes {
   double reset_q = values * 4 / kMemory, reset_kv = 2 * reset_q;
   double sum = 2 * values * 4 / (kMemory / 3);  // to add gradients of as many rows of K and V
   double attend = 10.0 * kDim * rows * keys * kHeads / kSpeed;
+  double add = values * (kBytes + 8) / kMemory;  // dQ of one of several attends, to their sum
 };
 
 // K/V travel P - 1 hops, then the sums of their gradients, each of which begins one hop further. On
@@ -74,11 +75,12 @@ ClosedFormTime ring_backward(double bandwidth, const char* what) {
   const BackwardTimes t{.rows = double(kTokens) / kRanks, .keys = double(kTokens) / kRanks};
   const double kv = 2 * t.values * kBytes / bandwidth, sums = 2 * t.values * 4 / bandwidth;
   const bool hidden = kv + sums < t.attend;
-  const double expected = hidden ? t.delta + t.reset_q + kRanks * (t.reset_kv + t.attend) +
+  const double expected = hidden ? t.delta + t.reset_q + kRanks * (t.reset_kv + t.attend + t.add) +
                                        (kRanks - 1) * t.sum + kAlpha + sums
                                  : (kRanks - 1) * (kv + sums) + 3 * kAlpha + 2 * t.sum;
   return {std::string("ring attention backward, ") + what,
-          "t_delta + t_0q + P (t_0 + t) + (P - 1) t_sum + a + G / b where compute hides the hops, "
+          "t_delta + t_0q + P (t_0 + t + t_q) + (P - 1) t_sum + a + G / b where compute hides the "
+          "hops, "
           "else (P - 1) (S + G) / b + 3 a + 2 t_sum",
           expected, time_of("ring", kRanks, "ring", bandwidth, Pass::kBackward)};
 }

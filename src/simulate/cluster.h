@@ -49,6 +49,7 @@ struct LinkSpec {
   Quantity channels{};               // of a pair of few ranks; 0: two
   Quantity shared_bytes_per_s{};     // all such traffic of a node together; 0: no limit
   Quantity ll_bytes_per_s{};         // most that NCCL's LL protocol moves in one node; 0: any
+  Quantity ll128_bytes_per_s{};      // most that its LL128 moves over a card between nodes; 0: any
   Quantity device_share{};           // of the device's cores, that messages hold while they move
 };
 
@@ -148,7 +149,7 @@ enum class MergeKind { kKernel, kFused, kEager };
 constexpr auto texts_of(MergeKind) { return texts("kernel", "fused", "eager"); }
 
 // The algorithms of `native` collectives: a lowering of schedule/lower_collectives.h, or a named
-// formula (simulate/cost_model.h).
+// formula (simulate/collective_times.h).
 struct CollectiveNames {
   std::string all_gather{to_string(AllGatherAlgorithm::kRing)};
   std::string all_to_all{to_string(AllToAllAlgorithm::kPairwise)};

@@ -8,7 +8,7 @@
 #include "json/text.h"
 #include "schedule/lower_collectives.h"
 #include "simulate/cluster.h"
-#include "simulate/cost_model.h"
+#include "simulate/collective_times.h"
 #include "simulate/topology.h"
 
 namespace longnet {
@@ -175,6 +175,7 @@ void fields(FileObject& f, LinkSpec& link) {
            {.limits = {.min = 1, .max = 64}, .required = false, .whole = true});
   quantity(f, "shared_bytes_per_s", link.shared_bytes_per_s, kOptional);
   quantity(f, "ll_bytes_per_s", link.ll_bytes_per_s, kOptional);
+  quantity(f, "ll128_bytes_per_s", link.ll128_bytes_per_s, kOptional);
   quantity(f, "device_share", link.device_share,
            {.limits = {.min = 0, .max = 0.9}, .required = false});
 }
@@ -273,12 +274,15 @@ void fields(FileObject& f, TopologySpec& t) {
 
 void fields(FileObject& f, CollectiveNames& c) {
   using enum AllGatherAlgorithm;
+  const Names formulas = formula_names();
   Names gathers = lowerings_of(CollectiveUse::kAllGather);
-  for (const std::string& formula : formula_names()) gathers.push_back(formula);
+  gathers.insert(gathers.end(), formulas.begin(), formulas.end());
+  // Lowerings that parse_collective tells apart.
+  Names reductions{std::string(to_string(kRing)), std::string(to_string(kRecursiveDoubling))};
+  reductions.insert(reductions.end(), formulas.begin(), formulas.end());
   f.field("all_gather", c.all_gather, gathers);
   f.field("all_to_all", c.all_to_all, lowerings_of(CollectiveUse::kAllToAll));
-  f.field("reduce_scatter", c.reduce_scatter,  // those that parse_collective tells apart
-          Names{std::string(to_string(kRing)), std::string(to_string(kRecursiveDoubling))});
+  f.field("reduce_scatter", c.reduce_scatter, reductions);
   f.source(c.source);
 }
 
@@ -323,8 +327,10 @@ void check_sizes(FileObject& f, const ClusterSpec& c) {
       c.device.attend.end())
     add("device.kernel", concat("no row of device.attend is of '", c.device.kernel, "'"),
         "name the kernel of some rows, or leave it out of all");
-  if (const std::string why = why_not_formula(c, c.collectives.all_gather); !why.empty())
-    add("collectives.all_gather", why, "use nccl_ring, or ask for it with sweep.collective");
+  for (const auto& [key, name] : {std::pair{"collectives.all_gather", &c.collectives.all_gather},
+                                  {"collectives.reduce_scatter", &c.collectives.reduce_scatter}})
+    if (const std::string why = why_not_formula(c, *name); !why.empty())
+      add(key, why, "use nccl_ring, or ask for it with sweep.collective");
   if (c.topology.kind != TopologyKind::kTorus || c.topology.dimensions.empty()) return;
   double nodes = 1;
   int farthest = 0;

@@ -53,7 +53,7 @@ class Packer {
       ++packed.needs;
     }
     ops.push_back(packed);
-    if (op.issued_s > 0) out_.issued_s[size_t(lane)].push_back(op.issued_s);
+    if (is_issued_) out_.issued_s[size_t(lane)].push_back(op.issued_s);
   }
 
   int offset_of(const LooseOp& op) const {
@@ -92,6 +92,8 @@ class Packer {
   ExecutionKind execution_;
   CompactProgram out_;
   std::vector<uint8_t> waited_;  // by op, the lanes that wait for it, as bits
+  const bool is_issued_ =
+      std::ranges::any_of(in_.ops, [](const LooseOp& op) { return op.issued_s > 0; });
   std::vector<uint32_t> place_;
   std::vector<std::pair<int, uint32_t>> edges_;
 };

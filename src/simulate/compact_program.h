@@ -42,7 +42,7 @@ enum class OpKind : uint8_t {
 };
 constexpr auto texts_of(OpKind) {
   return texts("attend", "attend_backward", "delta", "merge", "reset", "gemm", "row_wise", "update",
-               "pack", "send", "recv", "all_gather");
+               "pack", "send", "recv", "collective");
 }
 inline bool is_attend(OpKind kind) { return kind <= OpKind::kAttendBackward; }
 inline bool is_communication(OpKind kind) { return kind >= OpKind::kSend; }
@@ -59,7 +59,7 @@ struct CompactOp {
   double amount = 0;        // seconds, or bytes of a message
 };
 
-// A collective with a formula for its time (cost_model.h).
+// A collective with a formula for its time (collective_times.h).
 struct CompactCollective {
   RankGroup group;
   std::array<double, 3> seconds{};  // by AlphaSet
@@ -70,7 +70,7 @@ struct ProgramTotals {
   int64_t bytes_sent = 0, messages_sent = 0;
   double pairs = 0;           // attended pairs; one of a backward pass counts 2.5
   double gemm_flops = 0;      // of a model's products
-  bool beyond_table = false;  // an attend that no row of the device's table covers
+  bool beyond_table = false;  // an op has a price that is a guess (Price, cost_model.h)
   std::map<std::string, int64_t> memory_by_tag{};
   int64_t memory_bytes() const { return total_bytes(memory_by_tag); }
 };
@@ -138,10 +138,14 @@ CompactProgram pack(const LooseProgram& program, Rank rank, const Twins& twins,
 // One program per rank, without a period: for hand-written ones.
 ProgramSet pack_all(const std::vector<LooseProgram>& programs, ExecutionKind execution);
 
-// A point's collectives on this cluster: lowerings, and a formula for all-gathers or "".
+// A point's collectives on this cluster: lowerings, and formulas for all-gathers and those
+// reduce-scatters that are not lowered (ReduceScatterAlgorithm::kNative), or "".
 struct CollectivePlan {
   CollectiveChoice lowering{};
-  std::string all_gather_formula{};
+  std::string all_gather_formula{}, reduce_scatter_formula{};
+  bool has_formula() const {
+    return !all_gather_formula.empty() || !reduce_scatter_formula.empty();
+  }
 };
 // `name`: a point's collective, "native" for what the cluster uses. Throws UsageError.
 CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view name, int ranks);

@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "schedule/accounting.h"
 #include "schedule/row_map.h"
+#include "simulate/collective_times.h"
 #include "simulate/compact_program.h"
 #include "simulate/cost_model.h"
 
@@ -33,6 +34,10 @@ class Compiler {
     loose.ops.reserve(program.ops.size());
     rank_ = rank;
     under_way_.clear();
+    adding_.clear();
+    for (const Op& op : program.ops)
+      if (const auto* attend = std::get_if<AttendBackward>(&op.what))
+        ++adding_[attend->into_q.slot];
     loose.memory_by_tag = program.memory_by_tag();
     double operators = 0;
     for (const Op& op : program.ops) {
@@ -49,6 +54,18 @@ class Compiler {
     };
     const auto put = [&](OpKind kind, Rank peer, double amount) {
       out.add(kind, peer, amount, op.after);
+    };
+    const auto put_price = [&](OpKind kind, const Price& price) {
+      out.beyond_table |= price.beyond_table;
+      put(kind, -1, price.seconds);
+    };
+    // Rings and trees pass on rows of others: each rank sends an equal part of all bytes that must
+    // arrive, however few are its own.
+    const auto put_collective = [&](const RankGroup& group, int64_t all, std::string_view formula) {
+      out.bytes_sent += all * (group.count - 1) / group.count;
+      out.messages_sent += group.count - 1;
+      put(OpKind::kCollective, int(out.collectives.size()), 0);
+      out.collectives.push_back({group, seconds_of(group, double(all), formula)});
     };
     visit_op(
         op.what,
@@ -70,17 +87,11 @@ class Compiler {
           put(OpKind::kRecv, o.from, double(bytes));
         },
         [&](const AllGather& o) {
-          const int64_t all = bytes_of(o.into);
-          // Rings and trees pass on rows of others: each rank sends an equal part of all bytes
-          // that must arrive, however few are its own.
-          out.bytes_sent += all * (o.group.count - 1) / o.group.count;
-          out.messages_sent += o.group.count - 1;
-          put(OpKind::kCollective, int(out.collectives.size()), 0);
-          out.collectives.push_back({o.group, gather_seconds(o.group, double(all))});
+          put_collective(o.group, bytes_of(o.into), plan_.all_gather_formula);
         },
         [](const AllToAll&) { check(false, "an all_to_all is lowered before it is timed"); },
-        [](const ReduceScatter&) {
-          check(false, "a reduce_scatter is lowered before it is timed");
+        [&](const ReduceScatter& o) {
+          put_collective(o.group, bytes_of(o.what), plan_.reduce_scatter_formula);
         },
         [&](const Attend& o) {
           put(OpKind::kAttend, o.branch, beside_messages(attend_s(o, false, out), op, out));
@@ -99,27 +110,27 @@ class Compiler {
           put(OpKind::kDelta, -1, cost_.delta_s(bytes_of(o.output) + grad_out));
         },
         [&](const AttendBackward& o) {
-          const double alone = attend_s(o.attend(), true, out);
+          const double alone = attend_s(o.attend(), true, out, adding_[o.into_q.slot] > 1);
           put(OpKind::kAttendBackward, o.branch, beside_messages(alone, op, out));
         },
         [&](const Gemm& o) {
           out.gemm_flops += gemm_flops(o);
-          put(OpKind::kGemm, -1, cost_.gemm_s(o, matrix_bytes(sharded_, program, o)));
+          put_price(OpKind::kGemm, cost_.gemm(o, matrix_bytes(sharded_, program, o)));
         },
         [&](const Update& o) {
-          put(OpKind::kUpdate, -1, cost_.update_s(matrix_bytes(sharded_, program, o)));
+          put_price(OpKind::kUpdate, cost_.update(matrix_bytes(sharded_, program, o)));
         },
         [&](const CrossEntropy& o) {
-          put(OpKind::kRowWise, -1, cost_.cross_entropy_s(matrix_bytes(sharded_, program, o)));
+          put_price(OpKind::kRowWise, cost_.cross_entropy(matrix_bytes(sharded_, program, o)));
         },
         [&](const RowWise& o) {
           const int64_t bytes = matrix_bytes(sharded_, program, o);
-          put(OpKind::kRowWise, -1, cost_.row_wise_s(o.function, bytes));
+          put_price(OpKind::kRowWise, cost_.row_wise(o.function, bytes));
         });
   }
 
-  double attend_s(const Attend& op, bool backward, ProgramTotals& out) const {
-    const CostModel::AttendCost c = cost_.attend(op, backward);
+  double attend_s(const Attend& op, bool backward, ProgramTotals& out, bool adds = false) const {
+    const CostModel::AttendCost c = cost_.attend(op, backward, adds);
     out.pairs += (backward ? 2.5 : 1) * c.pairs;
     out.beyond_table |= c.beyond_table;
     return c.seconds;
@@ -175,25 +186,52 @@ class Compiler {
   }
 
   // Number of operators that a framework issues for `op`: K and V are two tensors, as are their
-  // gradients. An eager merge: to, transpose, unsqueeze, three of the output, five of the LSE
-  // (ring-flash-attention, utils.py, _update_out_and_lse). Delta is part of the attends' own call.
+  // gradients. Eager ones of a merge: to, transpose, unsqueeze, three of the output, five of the
+  // LSE (ring-flash-attention, utils.py, _update_out_and_lse). Of an exchange of a tensor, its
+  // packs among them: reshape, transpose, contiguous, empty_like, all_to_all_single, reshape,
+  // transpose, contiguous, reshape (long-context-attention, all_to_all.py). Delta is part of the
+  // attends' own call.
   double operators_of(const RankProgram& program, const Op& op) const {
-    constexpr double kEagerMerge = 11;
+    constexpr double kEagerMerge = 11, kEagerExchange = 9;
+    const bool eager = cluster_.merge == MergeKind::kEager;
     const auto kind_of = [&](const SlotView& view) {
       return program.slots[size_t(view.slot)].kind;
     };
     const auto tensors = [&](const SlotView& view) {
       return holds_keys(kind_of(view)) ? 2.0 : 1.0;
     };
-    if (const auto* send = std::get_if<Send>(&op.what)) return tensors(send->what);
-    if (const auto* recv = std::get_if<Recv>(&op.what)) return tensors(recv->what);
+    if (const SlotView* message = message_of(op)) {
+      if (is_piece_beside(program, op, -1)) return 0;
+      if (!is_piece_beside(program, op, 1)) return tensors(*message);
+      if (std::holds_alternative<Recv>(op.what)) return 0;
+      return tensors(*message) * (eager ? kEagerExchange : 1);
+    }
     if (const auto* merge = std::get_if<Merge>(&op.what)) {
       if (holds_sum(kind_of(merge->from))) return tensors(merge->from);
-      if (cluster_.merge != MergeKind::kKernel)
-        return cluster_.merge == MergeKind::kEager ? kEagerMerge : 0;
+      if (cluster_.merge != MergeKind::kKernel) return eager ? kEagerMerge : 0;
     }
     if (std::holds_alternative<Delta>(op.what)) return 0;
-    return std::holds_alternative<Pack>(op.what) && continues_pack(program, op) ? 0 : 1;
+    if (!std::holds_alternative<Pack>(op.what)) return 1;
+    return eager || continues_pack(program, op) ? 0 : 1;
+  }
+
+  static const SlotView* message_of(const Op& op) {
+    if (const auto* send = std::get_if<Send>(&op.what)) return &send->what;
+    const auto* recv = std::get_if<Recv>(&op.what);
+    return recv ? &recv->what : nullptr;
+  }
+  // True when another piece of the message's exchange goes the same way at most two ops away, where
+  // sends and receives take turns: before it (-1) or behind it (1).
+  static bool is_piece_beside(const RankProgram& program, const Op& op, int side) {
+    const int64_t at = &op - program.ops.data();
+    for (const int64_t other : {at + side, at + 2 * side}) {
+      if (other < 0 || other >= int64_t(program.ops.size())) continue;
+      const Op& beside = program.ops[size_t(other)];
+      if (beside.what.index() == op.what.index() &&
+          message_of(beside)->slot == message_of(op)->slot)
+        return true;
+    }
+    return false;
   }
 
   // Devices permute all pieces of an exchange in one kernel; threads loop over them.
@@ -204,7 +242,8 @@ class Compiler {
     return last && last->from.slot == now.from.slot && last->into.slot == now.into.slot;
   }
 
-  std::array<double, 3> gather_seconds(const RankGroup& group, double bytes) const {
+  std::array<double, 3> seconds_of(const RankGroup& group, double bytes,
+                                   std::string_view formula) const {
     const int size = cluster_.node_size();
     int64_t num_nodes = ceil_div(group.count, size);  // those of a group of all ranks
     if (group.count < sharded_.layout.world_size()) {
@@ -212,8 +251,7 @@ class Compiler {
       for (int i = 0; i < group.count; ++i) nodes.insert(group[i] / size);
       num_nodes = int64_t(nodes.size());
     }
-    return longnet::gather_seconds(cluster_, plan_.all_gather_formula,
-                                   {group.count, int(num_nodes), bytes});
+    return collective_seconds(cluster_, formula, {group.count, int(num_nodes), bytes});
   }
 
   const ShardedProblem& sharded_;
@@ -230,6 +268,7 @@ class Compiler {
   bool inside_node_ = is_inside_node();
   Rank rank_ = 0;                    // whose program is compiled
   std::vector<UnderWay> under_way_;  // messages since its last attend
+  std::map<int, int> adding_;        // its attends that add to a dQ, by slot
   std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;
 };
 
@@ -275,17 +314,25 @@ CollectivePlan plan_collectives(const ClusterSpec& cluster, std::string_view nam
   const CollectiveNames& own = cluster.collectives;
   CollectiveChoice& c = plan.lowering;
   if (is_formula(name)) {
-    plan.all_gather_formula = name;
-  } else if (c = parse_collective(name); c.all_gather == AllGatherAlgorithm::kNative) {
-    if (is_formula(own.all_gather))
-      plan.all_gather_formula = own.all_gather;
-    else
-      c.all_gather = parse_collective(own.all_gather).all_gather;
+    plan.all_gather_formula = plan.reduce_scatter_formula = name;
+  } else {
+    c = parse_collective(name);
+    if (c.all_gather == AllGatherAlgorithm::kNative) {
+      if (is_formula(own.all_gather))
+        plan.all_gather_formula = own.all_gather;
+      else
+        c.all_gather = parse_collective(own.all_gather).all_gather;
+    }
+    const bool chosen = name == to_string(AllGatherAlgorithm::kRing) ||
+                        c.reduce_scatter != ReduceScatterAlgorithm::kRing;
+    if (!chosen && is_formula(own.reduce_scatter))
+      plan.reduce_scatter_formula = own.reduce_scatter;
+    else if (!chosen)
+      c.reduce_scatter = parse_collective(own.reduce_scatter).reduce_scatter;
   }
+  if (!plan.reduce_scatter_formula.empty()) c.reduce_scatter = ReduceScatterAlgorithm::kNative;
   if (c.all_to_all == AllToAllAlgorithm::kNative)
     c.all_to_all = parse_collective(own.all_to_all).all_to_all;
-  if (c.reduce_scatter == ReduceScatterAlgorithm::kRing)
-    c.reduce_scatter = parse_collective(own.reduce_scatter).reduce_scatter;
   // Inside one node there are no nodes to respect: the choice of real runs.
   if (ranks > cluster.node_size()) c.node_size = cluster.node_size();
   return plan;
@@ -297,7 +344,7 @@ Twins lowered_twins(const Schedule& schedule, int period, const CollectivePlan& 
   const int ranks = schedule.sharded.layout.world_size();
   int64_t all = period;
   // A formula counts the nodes that a group lies in.
-  if (!plan.all_gather_formula.empty() && ranks > cluster.node_size())
+  if (plan.has_formula() && ranks > cluster.node_size())
     all = std::lcm(all, int64_t{cluster.node_size()});
   if (c.all_gather == AllGatherAlgorithm::kHierarchical)
     all = c.node_size > 0 ? std::lcm(all, int64_t{c.node_size}) : ranks;

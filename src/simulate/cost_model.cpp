@@ -1,7 +1,6 @@
 #include "simulate/cost_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "core/check.h"
@@ -11,11 +10,6 @@ namespace longnet {
 namespace {
 
 constexpr double kOneBlock = 1e18;  // rows of a block that holds all queries
-
-// The value at x of the line through (x0, y0) and (x1, y1); y0 when x0 = x1.
-double interpolate(double x, double x0, double y0, double x1, double y1) {
-  return x1 == x0 ? y0 : y0 + (y1 - y0) * (x - x0) / (x1 - x0);
-}
 
 // Runs of queries of one head: the executor starts a new block with each owner, range and segment.
 double count_runs(const ShardedProblem& s, const Attend& op) {
@@ -27,8 +21,9 @@ double count_runs(const ShardedProblem& s, const Attend& op) {
   return runs;
 }
 
-// The device's model for `p`, interpolated in head_dim and held at the ends; `masked` chooses among
-// causal ones, `backward` among those of backward passes. None when there is none for its dtype.
+// The device's model for `p`, interpolated in head_dim and held at the ends, whose head_dim it then
+// has; `masked` chooses among causal ones, `backward` among those of backward passes. None when
+// there is none for its dtype.
 std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const AttentionProblem& p,
                                              bool masked, bool backward) {
   const double d = double(p.head_dim);
@@ -42,35 +37,11 @@ std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const Att
   if (!above) above = below;
   if (!below) return std::nullopt;
   AttendModel model = *below;
+  if (below != above) model.head_dim = d;
   for (const auto part :
        {&AttendModel::block_s, &AttendModel::query_s, &AttendModel::key_s, &AttendModel::pair_s})
     model.*part = interpolate(d, below->head_dim, below->*part, above->head_dim, above->*part);
   return model;
-}
-
-// Seconds, of one protocol of NCCL 2.28's ring: baseLatencies and hwLatencies of
-// src/graph/tuning.cc.
-struct Protocol {
-  double base, intra, inter, overhead;
-  double exposed_inter;        // where each rank has a node of its own: that of its trees
-  double share;                // usable part of the bandwidth (ncclTopoTuneModel)
-  std::array<double, 3> most;  // bytes per second on one, two and more nodes; 0: any
-};
-// getNetOverhead: 1 us a step with Intel's CPUs (2 with AMD's), three times that for Simple.
-// llMaxBws: Intel's on two and more nodes; on one the GPU's, which its file has.
-constexpr Protocol kLl{6.6e-6, 0.6e-6, 2.7e-6, 1e-6, 5e-6, 0.5, {0, 39e9, 20.4e9}};
-constexpr Protocol kLl128{14e-6, 1.9e-6, 4e-6, 1e-6, 8.5e-6, 0.92, {}};
-constexpr Protocol kSimple{8.4e-6, 3.4e-6, 14e-6, 3e-6, 14e-6, 1, {}};
-
-double seconds(const Protocol& p, const GatherShape& s, double bandwidth, double latency) {
-  const bool alone = s.members == s.nodes;
-  bandwidth *= p.share;
-  if (const double most = p.most[size_t(std::min(s.nodes, 3) - 1)]; most > 0)
-    bandwidth = std::min(bandwidth, most);
-  const double intra = s.nodes > 1 ? std::max(p.intra, p.overhead) : p.intra;
-  return latency * (p.base + (s.members - s.nodes) * intra +
-                    (s.nodes - 1) * (alone ? p.exposed_inter : p.inter)) +
-         s.bytes * (s.members - 1) / s.members / bandwidth;
 }
 
 }  // namespace
@@ -105,32 +76,6 @@ double attend_seconds(const AttendModel& m, const AttendCounts& c) {
   return c.blocks * m.block_s + c.queries * m.query_s + c.key_rows * m.key_s + c.pairs * m.pair_s;
 }
 
-double CostModel::Curve::at(double keys) const {
-  const double x = 1 / std::max(1.0, keys);
-  if (points.size() == 1) return points[0].second;
-  size_t i = 1;  // points by ascending 1 / rows
-  while (i + 1 < points.size() && points[i].first < x) ++i;
-  const auto &longer = points[i - 1], &shorter = points[i];
-  // Measured speeds that fall with length are held at the ends.
-  if (shorter.second < longer.second)
-    return interpolate(std::clamp(x, longer.first, shorter.first), longer.first, longer.second,
-                       shorter.first, shorter.second);
-  return interpolate(x, longer.first, longer.second, shorter.first, shorter.second);
-}
-
-double CostModel::read(const Table& table, double keys, double d) {
-  const Curve &first = table.front(), &last = table.back();
-  if (d >= last.head_dim) return last.at(keys) * d / last.head_dim;
-  size_t i = 1;
-  while (i + 1 < table.size() && table[i].head_dim < d) ++i;
-  const double line = table.size() == 1
-                          ? 0
-                          : interpolate(d, table[i - 1].head_dim, table[i - 1].at(keys),
-                                        table[i].head_dim, table[i].at(keys));
-  // Small heads are no faster per FLOP than the smallest one of the table.
-  return d < first.head_dim ? std::max(line, first.at(keys) * d / first.head_dim) : line;
-}
-
 std::string CostModel::why_no_speed(const ClusterSpec& c, const AttentionProblem& p, Pass pass,
                                     Scope scope) {
   const DType other = p.dtype == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32;
@@ -156,18 +101,6 @@ std::string CostModel::why_no_speed(const ClusterSpec& c, const AttentionProblem
                 "CPU's), or leave that pass out with --set sweep.pass=forward");
 }
 
-// Longer rows than the table's are read off its line in 1 / rows, which they hardly move along.
-bool CostModel::is_beyond_table(const Prices& prices, const AttendCounts& c) const {
-  const Table& table = prices.tables[c.masked];
-  const double d = double(sharded_.problem.head_dim);
-  const auto above = std::ranges::lower_bound(table, d, {}, &Curve::head_dim);
-  if (above == table.end() || (above == table.begin() && above->head_dim > d)) return true;
-  const auto is_shorter = [&](const Curve& curve) {
-    return c.most_keys < (1 - 1e-9) / curve.points.back().first;
-  };
-  return is_shorter(*above) || (above->head_dim > d && is_shorter(*std::prev(above)));
-}
-
 CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
     : cluster_(cluster), sharded_(sharded), prices_{read_prices(false), read_prices(true)} {
   if (prices_[0].tables[sharded.problem.causal].empty())
@@ -183,32 +116,31 @@ CostModel::Prices CostModel::read_prices(bool backward) const {
   Prices out{.backward = backward,
              .models = {find_attend_model(device, p, false, backward),
                         find_attend_model(device, p, true, backward)}};
-  for (const KernelRow& row : device.attend) {
-    if (!row.prices(device.kernel, p.dtype, backward)) continue;
-    Table& table = out.tables[row.causal];
-    auto curve = std::ranges::find(table, row.head_dim, &Curve::head_dim);
-    if (curve == table.end()) curve = table.insert(table.end(), {row.head_dim, {}});
-    curve->points.emplace_back(
-        1 / row.rows, pair_flops(backward ? 2.5 : 1.0, int64_t(row.head_dim)) / row.flops_per_s);
-  }
-  if (out.tables[0].empty()) out.tables[0] = out.tables[1];
-  for (Table& table : out.tables) {
-    for (Curve& c : table) std::sort(c.points.begin(), c.points.end());
-    std::ranges::sort(table, {}, &Curve::head_dim);
-  }
+  for (const KernelRow& row : device.attend)
+    if (row.prices(device.kernel, p.dtype, backward))
+      out.tables[row.causal].add(
+          row.rows, row.head_dim,
+          pair_flops(backward ? 2.5 : 1.0, int64_t(row.head_dim)) / row.flops_per_s);
+  out.has_unmasked = !out.tables[0].empty();
+  if (!out.has_unmasked) out.tables[0] = out.tables[1];
   return out;
 }
 
 // For an attend that a mask cuts, the table's causal rows give the cost of the triangle (half of
 // the keys are seen); between that and all keys, in proportion.
-double CostModel::seconds_per_pair(const Prices& prices, const AttendCounts& c) const {
+Price CostModel::pair_price(const Prices& prices, const AttendCounts& c) const {
   const double d = double(sharded_.problem.head_dim);
-  const double unmasked = read(prices.tables[0], c.most_keys, d);
-  if (!c.masked) return unmasked;
+  const auto& [unmasked, masked] = prices.tables;
+  const double uncut = unmasked.read(c.most_keys, d);
+  const bool knows_uncut = prices.has_unmasked && unmasked.covers(c.most_keys, d);
+  if (!c.masked) return {uncut, !knows_uncut};
   const double seen = c.pairs / c.queries, half = std::max(0.5, seen / c.most_keys);
-  double triangle = read(prices.tables[1], std::min(c.most_keys, 2 * seen), d);
-  if (prices.backward) triangle = std::max(triangle, unmasked);
-  return interpolate(half, 0.5, triangle, 1, unmasked);
+  const double keys = std::min(c.most_keys, 2 * seen);
+  const double triangle = masked.read(keys, d);
+  const bool is_slower = prices.backward && prices.has_unmasked && uncut > triangle;
+  const bool takes_uncut = is_slower || half > 0.51;  // a triangle's half has the diagonal besides
+  return {interpolate(half, 0.5, is_slower ? uncut : triangle, 1, uncut),
+          !masked.covers(keys, d) || (takes_uncut && !knows_uncut)};
 }
 
 // Memory is read and written at least for Q, the result and each K and V row that queries see;
@@ -240,21 +172,28 @@ double CostModel::wave_factor(const Attend& op, const AttendCounts& c, bool back
   return (3 * by_waves_of(c.queries) + 4 * by_keys) / 7;  // products of the two passes
 }
 
-CostModel::AttendCost CostModel::attend(const Attend& op, bool backward) const {
+CostModel::AttendCost CostModel::attend(const Attend& op, bool backward, bool adds) const {
   const AttentionProblem& p = sharded_.problem;
   const DeviceSpec& device = cluster_.device;
   const Prices& prices = prices_[backward];
   if (prices.tables[p.causal].empty()) throw UsageError(why_no_speed(cluster_, p, Pass::kBackward));
   const auto& any = prices.models[p.causal];
   const AttendCounts c = count_attend(sharded_, op, any ? any->block_rows : kOneBlock);
+  const double launch = device.launch_s.value;
   if (any) {
-    const AttendModel& model = prices.models[c.masked] ? *prices.models[c.masked] : *any;
-    return {attend_seconds(model, c) / speed_ + device.launch_s.value, c.pairs, false};
+    const auto& own = prices.models[c.masked];
+    const bool is_known = own && own->head_dim == double(p.head_dim);
+    return {{attend_seconds(own ? *own : *any, c) / speed_ + launch, !is_known}, c.pairs};
   }
-  if (c.pairs == 0) return {device.launch_s.value, 0, false};
-  const double compute = c.pairs * seconds_per_pair(prices, c) * wave_factor(op, c, backward);
+  if (c.pairs == 0) return {{launch}};
+  const Price pair = pair_price(prices, c);
+  const double compute = c.pairs * pair.seconds * wave_factor(op, c, backward);
   const double memory = memory_bytes(op, c, backward) / device.memory_bandwidth_bytes_per_s.value;
-  return {std::max(compute, memory) + device.launch_s.value, c.pairs, is_beyond_table(prices, c)};
+  double seconds = std::max(compute, memory) + launch;
+  if (adds && cluster_.merge != MergeKind::kFused)
+    seconds += launch + c.queries * double(p.head_dim * (dtype_bytes(p.dtype) + 8)) /
+                            device.memory_bandwidth_bytes_per_s.value;
+  return {{seconds, pair.beyond_table}, c.pairs};
 }
 
 double CostModel::copy_s(int64_t bytes, const Quantity& speed, double passes) const {
@@ -295,7 +234,7 @@ double CostModel::delta_s(int64_t bytes) const {
   return copy_s(bytes, cluster_.device.delta_bytes_per_s, 1);
 }
 
-double CostModel::gemm_s(const Gemm& op, int64_t bytes) const {
+Price CostModel::gemm(const Gemm& op, int64_t bytes) const {
   constexpr double kTile = 128;
   const DeviceSpec& d = cluster_.device;
   const auto speed = d.gemm_flops.find(sharded_.problem.dtype);
@@ -306,95 +245,24 @@ double CostModel::gemm_s(const Gemm& op, int64_t bytes) const {
   const double busy = std::min(1.0, tiles / std::max(1.0, d.fill_rows.value / kTile));
   const double compute = gemm_flops(op) / (speed->second.value * busy * speed_);
   if (d.gemm_bytes_per_s.value > 0)
-    return d.launch_s.value + compute + double(bytes) / d.gemm_bytes_per_s.value;
-  return d.launch_s.value + std::max(compute, double(bytes) / d.memory_bandwidth_bytes_per_s.value);
+    return {d.launch_s.value + compute + double(bytes) / d.gemm_bytes_per_s.value, busy < 1};
+  const double memory = double(bytes) / d.memory_bandwidth_bytes_per_s.value;
+  return {d.launch_s.value + std::max(compute, memory), busy < 1};
 }
-double CostModel::row_wise_s(RowFunction function, int64_t bytes) const {
+
+Price CostModel::function_price(int64_t bytes, const Quantity& speed) const {
+  return {copy_s(bytes, speed, 1), speed.value == 0};
+}
+Price CostModel::row_wise(RowFunction function, int64_t bytes) const {
   const auto& speeds = cluster_.device.row_wise_bytes_per_s;
   const auto speed = speeds.find(function);
-  return copy_s(bytes, speed == speeds.end() ? Quantity{} : speed->second, 1);
+  return function_price(bytes, speed == speeds.end() ? Quantity{} : speed->second);
 }
-double CostModel::cross_entropy_s(int64_t bytes) const {
-  return copy_s(bytes, cluster_.device.cross_entropy_bytes_per_s, 1);
+Price CostModel::cross_entropy(int64_t bytes) const {
+  return function_price(bytes, cluster_.device.cross_entropy_bytes_per_s);
 }
-double CostModel::update_s(int64_t bytes) const {
-  return copy_s(bytes, cluster_.device.update_bytes_per_s, 1);
-}
-
-double ring_bandwidth(const ClusterSpec& c, const GatherShape& s) {
-  const double port = c.intra.bandwidth_bytes_per_s.value;
-  if (s.nodes == 1) return port;
-  const double cards = c.inter.bandwidth_bytes_per_s.value * c.inter.ports_per_node.value;
-  return s.members == s.nodes ? c.inter.bandwidth_bytes_per_s.value : std::min(port, cards);
-}
-
-double multi_channel_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
-  if (s.members < 2) return 0;
-  const double moved = s.bytes * (s.members - 1) / s.members;
-  return (s.members - s.nodes) * c.intra.alpha_s.of(set) + (s.nodes - 1) * c.inter.alpha_s.of(set) +
-         moved / ring_bandwidth(c, s);
-}
-
-double nccl_ring_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
-  if (s.members < 2) return 0;
-  if (set == AlphaSet::kIdeal) return multi_channel_ring_s(c, s, set);
-  const auto by = [&](const Protocol& p) {
-    return seconds(p, s, ring_bandwidth(c, s), c.latency_factor) +
-           (s.nodes > 1 ? c.inter.call_s.value : 0);
-  };
-  Protocol ll = kLl;
-  ll.most[0] = c.intra.ll_bytes_per_s.value;
-  return set == AlphaSet::kNcclSimple ? by(kSimple) : std::min({by(ll), by(kLl128), by(kSimple)});
-}
-
-double nccl_pat_s(const ClusterSpec& c, const GatherShape& s, AlphaSet set) {
-  if (s.members < 2) return 0;
-  check(s.members == s.nodes, "PAT on ", s.members, " ranks of ", s.nodes, " nodes");
-  const double card = c.inter.bandwidth_bytes_per_s.value;
-  const int doublings = std::bit_width(unsigned(s.members)) - 1;
-  if (set == AlphaSet::kIdeal)
-    return std::bit_width(unsigned(s.members) - 1) * c.inter.alpha_s.of(set) +
-           s.bytes * (s.members - 1) / s.members / card;
-  return c.latency_factor *
-             (8e-6 + doublings * (kSimple.exposed_inter / 3.5) + s.members * 2.8e-6) +
-         s.bytes / (0.75 * card);
-}
-
-namespace {
-
-struct Formula {
-  std::string_view name;
-  double (*seconds)(const ClusterSpec&, const GatherShape&, AlphaSet);
-};
-constexpr Formula kFormulas[] = {{"nccl_ring", nccl_ring_s},
-                                 {"nccl_pat", nccl_pat_s},
-                                 {"multi_channel_ring", multi_channel_ring_s}};
-
-const Formula* find_formula(std::string_view name) {
-  const auto* const at = std::ranges::find(kFormulas, name, &Formula::name);
-  return at == std::end(kFormulas) ? nullptr : at;
-}
-
-}  // namespace
-
-std::vector<std::string> formula_names() { return names_of(kFormulas); }
-
-bool is_formula(std::string_view name) { return find_formula(name) != nullptr; }
-
-std::string why_not_formula(const ClusterSpec& c, std::string_view name) {
-  const Formula* const formula = find_formula(name);
-  if (formula == nullptr || formula->seconds != nccl_pat_s || c.node_size() == 1) return {};
-  return concat("NCCL's PAT needs one GPU per node, ", c.name, " has ", c.node_size(),
-                "; --what-if gpus_per_node=1 has them so");
-}
-
-std::array<double, 3> gather_seconds(const ClusterSpec& c, std::string_view name,
-                                     const GatherShape& s) {
-  const Formula* const formula = find_formula(name);
-  check(formula != nullptr, "no formula for the all-gather ", name);
-  std::array<double, 3> out{};
-  for (const AlphaSet set : kAlphaSets) out[size_t(set)] = formula->seconds(c, s, set);
-  return out;
+Price CostModel::update(int64_t bytes) const {
+  return function_price(bytes, cluster_.device.update_bytes_per_s);
 }
 
 }  // namespace longnet

@@ -1,4 +1,4 @@
-// Seconds that a device takes for one op of a program, and a library for an all-gather.
+// Seconds that a device takes for one op of a program.
 //
 // Where a device has an attend model, that prices an attend (AttendCounts). Else an attend takes
 // the seconds per (query, key) pair that the table of the cluster's kernel gives; longer in
@@ -6,11 +6,10 @@
 // operands. An attend of a backward pass is priced alike, by models and rows of its own, and in
 // waves of what its kernel splits. Packs, merges, sums of gradients and deltas move bytes.
 //
-// The table is read as a + b / rows (each query costs something besides its keys: prologue, tail,
-// the masked half of diagonal tiles) and as c + e head_dim (exponentials, then products), by lines
-// through its entries; beyond its ends by the same lines, where they rise towards short rows and
-// small heads. An attend that causality does not cut takes the unmasked entries. Few masked figures
-// of backward passes are published: a pair under a mask costs at least what it costs without one.
+// An attend that causality does not cut takes the unmasked rows of the table. Few masked figures of
+// backward passes are published: a pair under a mask costs at least what it costs without one.
+//
+// A price that no figure of the cluster file covers is a guess, and marked (Price).
 //
 //   h100-ndr400, d = 64, bf16: 8192 queries x 8192 keys x 12 heads = 2.06e11 FLOP; cuDNN runs at
 //   412 TFLOP/s with 8192 rows: 500 us and 5 us to launch.
@@ -18,11 +17,10 @@
 #include <array>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "schedule/program.h"
 #include "simulate/cluster.h"
+#include "simulate/kernel_table.h"
 
 namespace longnet {
 
@@ -46,6 +44,16 @@ AttendCounts count_attend(const ShardedProblem& sharded, const Attend& op, doubl
 
 double attend_seconds(const AttendModel& model, const AttendCounts& counts);
 
+// Seconds of an op. `beyond_table`: of a size that the cluster file has no figure of, so that the
+// seconds are a guess. Of attends: keys a query, or a head_dim, that its rows do not enclose; rows
+// of the other mask in place of missing ones. Of models: products of fewer tiles than the device
+// has multiprocessors, for the file has the speed of large ones; functions of rows, losses and
+// updates whose speed it does not have.
+struct Price {
+  double seconds = 0;
+  bool beyond_table = false;
+};
+
 class CostModel {
  public:
   CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded);
@@ -53,12 +61,14 @@ class CostModel {
   static std::string why_no_speed(const ClusterSpec& cluster, const AttentionProblem& problem,
                                   Pass pass = Pass::kForward, Scope scope = Scope::kAttention);
 
-  struct AttendCost {
-    double seconds, pairs;
-    bool beyond_table;  // fewer keys a query, or another head_dim, than any row of it has
+  struct AttendCost : Price {
+    double pairs = 0;
   };
   // `backward`: the backward pass of `op`. Throws UsageError where the device has no speed for it.
-  AttendCost attend(const Attend& op, bool backward = false) const;
+  // `adds`: of which dQ is added to that of other attends. Kernels of libraries write dQ in the
+  // storage type; where nothing is fused, a kernel adds it to the sum in fp32 (dq += dq_buffer,
+  // ring-flash-attention, ring_flash_attn.py): read, and the sum read and written.
+  AttendCost attend(const Attend& op, bool backward = false, bool adds = false) const;
   double pack_s(int64_t bytes) const;
   double pack_bytes_s(int64_t bytes) const;  // for a further piece that a launched pack moves
   // Seconds to merge a partial of `bytes`; `slice`: into a part of the output.
@@ -70,80 +80,32 @@ class CostModel {
   // A product of a model: at the speed of large ones, less where its result has fewer tiles of
   // 128 x 128 than the device has multiprocessors, and never faster than memory; on a device that
   // copies its matrices before it multiplies (gemm_bytes_per_s), one after the other.
-  double gemm_s(const Gemm& op, int64_t bytes) const;
+  Price gemm(const Gemm& op, int64_t bytes) const;
   // `bytes`: that are read and written (schedule/accounting.h, matrix_bytes).
-  double row_wise_s(RowFunction function, int64_t bytes) const;
-  double cross_entropy_s(int64_t bytes) const;
-  double update_s(int64_t bytes) const;
+  Price row_wise(RowFunction function, int64_t bytes) const;
+  Price cross_entropy(int64_t bytes) const;
+  Price update(int64_t bytes) const;
 
  private:
   // A launch and `bytes` at `speed`; unknown: at the memory's bandwidth over `passes`.
   double copy_s(int64_t bytes, const Quantity& speed, double passes) const;
-  const ClusterSpec& cluster_;
-  const ShardedProblem& sharded_;
-  struct Curve {  // over rows, at one head_dim
-    double head_dim;
-    std::vector<std::pair<double, double>> points;  // 1 / rows, seconds per pair
-    double at(double keys) const;
-  };
-  using Table = std::vector<Curve>;  // by head_dim
-  static double read(const Table& table, double keys, double head_dim);
+  // The same of a function of a model.
+  Price function_price(int64_t bytes, const Quantity& speed) const;
   struct Prices {  // attends without a mask and with one
     bool backward;
-    std::array<Table, 2> tables{};
+    std::array<KernelTable, 2> tables{};
     std::array<std::optional<AttendModel>, 2> models{};
+    bool has_unmasked = false;  // the first table has rows of its own, not those of the second
   };
   Prices read_prices(bool backward) const;
-  double seconds_per_pair(const Prices& prices, const AttendCounts& counts) const;
-  bool is_beyond_table(const Prices& prices, const AttendCounts& counts) const;
+  Price pair_price(const Prices& prices, const AttendCounts& counts) const;
   double memory_bytes(const Attend& op, const AttendCounts& counts, bool backward) const;
   // Blocks run in waves, of which the last is seldom full: whole waves over those that are needed.
   double wave_factor(const Attend& op, const AttendCounts& counts, bool backward) const;
+  const ClusterSpec& cluster_;
+  const ShardedProblem& sharded_;
   std::array<Prices, 2> prices_;  // forward passes, backward passes
   double speed_ = 1;  // compute speed over that of a cluster whose ranks are all at work
 };
-
-// ---- all-gathers by formula ----
-
-// All-gathers inside one call of NCCL, timed by a formula. All members start together, when the
-// last one is ready, and end together; such a gather shares links with nobody.
-//
-// nccl_ring: NCCL's own tuning model (src/graph/tuning.cc, v2.28), a ring over the GPUs in which
-// each of a node's cards carries a channel. Latency = base + (P - nodes) max(intra, overhead) +
-// (nodes - 1) inter, for the protocols LL, LL128 and Simple, overhead between nodes only; the
-// fastest one is taken, as NCCL's tuner does. LL moves at most half of the bandwidth, and the
-// link's ll_bytes_per_s on one node, 39 GB/s on two, 20 GB/s on more; LL128 0.92 of it. A call
-// between nodes costs the link's call_s besides. nccl_simple takes Simple alone; ideal has the
-// cluster's own latencies. Where each rank has a node of its own, network latencies are exposed in
-// full and the tuner takes its trees' (5, 8.5, 14 us).
-//
-// nccl_pat: NCCL's tree for all-gathers (parallel aggregated trees, since 2.23) by the same model,
-// 8 us + floor(log2 nodes) 14 us / 3.5 + P 2.8 us, at 0.75 of a card's bandwidth. Simple protocol
-// only; NCCL enables it only where every rank has a node of its own. (Its double binary trees serve
-// all-reduces alone, which no program here has.) ideal: log2 P steps of the cluster's own latency,
-// at full bandwidth.
-//
-// multi_channel_ring: the ring with the cluster's own latencies, whatever their set.
-//
-//   6.29 MB by nccl_ring at 400 GB/s             42 us on 8 GPUs, 165 us on 64, 0.93 ms on 512,
-//                                                5.3 ms on 4096
-//   by nccl_pat on 64 nodes of one GPU, 50 GB/s  8 + 24 + 179 + 168 = 379 us
-
-struct GatherShape {
-  int members = 1, nodes = 1;
-  double bytes = 0;  // the whole result
-};
-
-// Bytes per second at which a member receives: those of its node's cards or of its own port.
-double ring_bandwidth(const ClusterSpec& cluster, const GatherShape& shape);
-double multi_channel_ring_s(const ClusterSpec& cluster, const GatherShape& shape, AlphaSet set);
-double nccl_ring_s(const ClusterSpec& cluster, const GatherShape& shape, AlphaSet set);
-double nccl_pat_s(const ClusterSpec& cluster, const GatherShape& shape, AlphaSet set);
-std::vector<std::string> formula_names();
-bool is_formula(std::string_view all_gather);
-// Reason why the cluster's library would not gather so; "" when it would.
-std::string why_not_formula(const ClusterSpec& cluster, std::string_view all_gather);
-std::array<double, 3> gather_seconds(const ClusterSpec& cluster, std::string_view all_gather,
-                                     const GatherShape& shape);  // by AlphaSet
 
 }  // namespace longnet

@@ -96,5 +96,41 @@ TEST(AttendCounts, ARankAloneRunsAtTheSpeedOfOne) {
                                    testing::DoubleNear(1.5, 1e-9)));
 }
 
+// A ring of two ranks: rank 1 attends to its own shard under the mask, to the other's without one.
+TEST(CostModel, RowsOfTheOtherMaskAreAGuess) {
+  const ShardedProblem s = problem(2048, 2, true, dense_pattern(2048));
+  const auto guesses = [&](bool backward, double unmasked_rows) {  // 0: there are none
+    ClusterSpec c = plain_cluster();
+    for (KernelRow& row : c.device.attend)
+      if (!row.causal) row.rows = unmasked_rows;
+    std::erase_if(c.device.attend, [](const KernelRow& row) { return row.rows == 0; });
+    const CostModel cost(c, s);
+    std::vector<bool> out;
+    for (const Attend& op : attends(ring_attention(s), 1))
+      out.push_back(cost.attend(op, backward).beyond_table);
+    return out;
+  };
+  for (const bool backward : {false, true}) {
+    EXPECT_THAT(guesses(backward, 1024), testing::ElementsAre(false, false));
+    EXPECT_THAT(guesses(backward, 0), testing::ElementsAre(false, true));
+    EXPECT_THAT(guesses(backward, 4096), testing::ElementsAre(false, true));
+  }
+}
+
+TEST(CostModel, AModelHeldInHeadDimOrOfTheOtherMaskIsAGuess) {
+  ClusterSpec c = plain_cluster();
+  const auto is_guess = [&](int64_t head_dim, bool causal) {
+    ShardedProblem s = problem(1024, 1, causal, dense_pattern(1024));
+    s.problem.head_dim = head_dim;
+    return CostModel(c, s).attend(attends(ring_attention(s), 0).front()).beyond_table;
+  };
+  c.device.attend_model = {model(32, false, 1e-9), model(96, false, 1e-9), model(64, true, 1e-9)};
+  EXPECT_FALSE(is_guess(32, false));
+  EXPECT_FALSE(is_guess(64, false));
+  EXPECT_TRUE(is_guess(128, false));
+  EXPECT_FALSE(is_guess(64, true));
+  EXPECT_TRUE(is_guess(96, true));
+}
+
 }  // namespace
 }  // namespace longnet
