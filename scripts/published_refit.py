@@ -23,8 +23,8 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEP = 0.05  # step of a logarithm, for sensitivities
-ERROR = 0.05  # error of a case that is fitted
-PRIOR = 0.2  # share by which the shipped value of a scale may be off
+ERROR = 0.05  # error of a case, for which the fit trades PRIOR; both are chosen: the goal, and what sources differ by
+PRIOR = 0.2  # standard deviation of a scale's logarithm around the shipped value
 
 Json = dict[str, Any]
 

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""The simulator against published measurements, as docs/simulator.md and README.md state it: the tables of errors and of
+goals are those that `lnbench validate --published` finds now. `--print` prints them for the page. Run by ctest as
+`published`; LNBENCH names the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KINDS = ("attention", "messages, 16 MB and more", "messages, below 16 MB", "messages, 16 MB and more, blind")
+Json = dict[str, Any]
+
+
+@functools.cache
+def published() -> Json:
+    with tempfile.TemporaryDirectory() as folder:
+        lnbench = shutil.copy(os.environ["LNBENCH"], folder)  # away from simgrid_oracle, which takes a minute
+        out = pathlib.Path(folder) / "out.json"
+        command = [lnbench, "validate", "--published", str(ROOT / "configs/published"), "--json", str(out)]
+        said = subprocess.run(command, capture_output=True, text=True)
+        if said.returncode not in (0, 1):
+            raise RuntimeError(said.stderr)
+        found: Json = json.loads(out.read_text())["published"]
+        return found | {"reached": said.returncode == 0}
+
+
+def percent(share: float) -> str:
+    value = 100 * share
+    return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def error_rows() -> list[str]:
+    groups = {g["name"]: g for g in published()["groups"]}
+    rows = []
+    for kind in KINDS:
+        g, held = groups[kind], groups.get(f"{kind}, held out")
+        cells = [kind, g["cases"], percent(g["median_rel_error"]), percent(g["p95_rel_error"]), percent(g["bias"]), g["inside"]]
+        cells += [held["cases"], percent(held["median_rel_error"]), percent(held["p95_rel_error"])] if held else ["-", "-", "-"]
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return rows
+
+
+def goals() -> list[tuple[str, str, str, bool]]:
+    """Each goal's name, bound, what is found, and whether it is reached."""
+    found = published()
+    groups = {g["name"]: g for g in found["groups"]}
+    attention = groups["attention"]
+
+    def at_most(name: str, bound: float, value: float) -> tuple[str, str, str, bool]:
+        return name, f"at most {percent(bound)}", percent(value), abs(value) <= bound
+
+    def at_least(name: str, bound: float, part: int, whole: int) -> tuple[str, str, str, bool]:
+        return name, f"at least {percent(bound)}", f"{part} of {whole}, {percent(part / whole)}", part >= bound * whole
+
+    return [
+        at_most("attention, median error", 0.05, attention["median_rel_error"]),
+        at_most("attention, 95th percentile", 0.15, attention["p95_rel_error"]),
+        at_most("rings, bias", 0.05, groups["rings"]["bias"]),
+        at_most("gathers and all-to-alls, bias", 0.05, groups["gathers and all-to-alls"]["bias"]),
+        at_least("pairs of algorithms more than 5 % apart in the right order", 0.95, found["pairs_in_order"], found["pairs"]),
+        at_least("attention inside the interval", 0.8, attention["inside"], attention["cases"]),
+        at_most("messages, 16 MB and more, median error", 0.1, groups["messages, 16 MB and more"]["median_rel_error"]),
+        at_most("messages, below 16 MB, median error", 0.3, groups["messages, below 16 MB"]["median_rel_error"]),
+    ]
+
+
+def goal_rows() -> list[str]:
+    return [f"| {name} | {bound} | {value} | {'reached' if good else 'missed'} |" for name, bound, value, good in goals()]
+
+
+def summary() -> str:
+    """What README.md says of attention."""
+    errors = [abs(c["error"]) for c in published()["cases"] if "tokens" in c["size"] and not c["blind"]]
+    attention = next(g for g in published()["groups"] if g["name"] == "attention")
+    return f"{len(errors)} published times of exact attention on GPUs {percent(attention['median_rel_error'])}, {percent(max(errors))} at most"
+
+
+class Published(unittest.TestCase):
+    def test_every_case_is_predicted(self) -> None:
+        self.assertEqual([c["id"] for c in published()["cases"] if c["reason"]], [])
+
+    def test_the_page_states_the_errors_and_goals_of_today(self) -> None:
+        page = (ROOT / "docs/simulator.md").read_text(encoding="utf-8")
+        for row in error_rows() + goal_rows():
+            self.assertIn(f"\n{row}\n", page, "scripts/published_test.py --print has the rows of today")
+        self.assertIn(summary(), (ROOT / "README.md").read_text(encoding="utf-8"))
+
+    def test_the_command_fails_when_a_goal_is_missed(self) -> None:
+        self.assertEqual(published()["reached"], all(good for _, _, _, good in goals()))
+
+
+if __name__ == "__main__":
+    if "--print" in sys.argv:
+        print("\n".join([*error_rows(), "", *goal_rows(), "", summary()]))
+    else:
+        unittest.main()
