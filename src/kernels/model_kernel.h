@@ -19,19 +19,21 @@
 
 namespace longnet {
 
-// Row i begins at data + i * stride elements.
+// Row i begins at data + i * stride elements. One without rows may have no data.
 struct Matrix {
   void* data = nullptr;
   int64_t rows = 0, cols = 0, stride = 0;
   DType dtype = DType::kFloat32;
 
   float* row(int64_t i) const { return static_cast<float*>(data) + i * stride; }  // fp32 only
+  void* element(int64_t i) const {
+    return data ? static_cast<std::byte*>(data) + i * dtype_bytes(dtype) : nullptr;
+  }
   Matrix rows_from(int64_t begin, int64_t count) const {
-    return {static_cast<std::byte*>(data) + begin * stride * dtype_bytes(dtype), count, cols,
-            stride, dtype};
+    return {element(begin * stride), count, cols, stride, dtype};
   }
   Matrix columns_from(int64_t begin, int64_t count) const {
-    return {static_cast<std::byte*>(data) + begin * dtype_bytes(dtype), rows, count, stride, dtype};
+    return {element(begin), rows, count, stride, dtype};
   }
 };
 
@@ -56,7 +58,9 @@ struct RowParts {
   const float* data = nullptr;
   int64_t parts = 0, stride = 0;  // parts 0: the columns are in one place
   const float* at(int64_t part, int64_t row) const { return data + part * stride + 2 * row; }
-  RowParts rows_from(int64_t begin) const { return {data + 2 * begin, parts, stride}; }
+  RowParts rows_from(int64_t begin) const {
+    return parts == 0 ? *this : RowParts{data + 2 * begin, parts, stride};
+  }
 };
 
 // Layer normalisation (Ba et al., 2016): y = (x - mean) / sqrt(variance + epsilon) * gain + bias.

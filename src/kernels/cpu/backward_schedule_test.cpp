@@ -86,8 +86,13 @@ TEST(BackwardScheduleTest, CutsOneTaskIntoALatinSquare) {
   EXPECT_EQ(check_branch(unread_packed(20000, 1, 1), 20000, 1), std::vector<size_t>{30});
 }
 
+// An address that is not read.
+const void* unread(int64_t byte) { return reinterpret_cast<const void*>(byte); }
+
 AttendGrid grid_of(const std::vector<KvRun>& runs, int64_t tasks) {
-  return {.task = {.q = {.row_stride = kHeadDim, .rows = 600}, .kv = runs, .out = {}},
+  return {.task = {.q = {.q = unread(int64_t{1} << 41), .row_stride = kHeadDim, .rows = 600},
+                   .kv = runs,
+                   .out = {}},
           .count = {tasks, 1, 1, 1},
           .q_step_bytes = {int64_t{1} << 30}};
 }
@@ -95,7 +100,8 @@ AttendGrid grid_of(const std::vector<KvRun>& runs, int64_t tasks) {
 std::vector<KvRun> two_runs(int64_t second_row, int64_t step_rows) {
   constexpr int64_t kRow = kHeadDim * kElement;
   const auto run = [&](int64_t row) {
-    return KvRun{.k = reinterpret_cast<const void*>((int64_t{1} << 40) + row * kRow),
+    return KvRun{.k = unread((int64_t{1} << 40) + row * kRow),
+                 .v = unread((int64_t{1} << 42) + row * kRow),
                  .row_stride = kHeadDim,
                  .rows = 600,
                  .step_bytes = {step_rows * kRow}};

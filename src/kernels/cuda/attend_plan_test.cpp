@@ -158,10 +158,11 @@ TEST(GroupPlanTest, PlacesLeadToTheTasksRows) {
 
 // 16 ranks' rows in one gathered slot: one view of K and one of V.
 TEST(GroupPlanTest, RunsAtEqualDistancesShareAView) {
+  const std::vector<uint16_t> gathered(16 * 2048);
   std::vector<KvRun> runs;
   for (int64_t i = 0; i < 16; ++i)
-    runs.push_back({.k = kRow + i * 2048,
-                    .v = kRow + i * 2048 + 1024,
+    runs.push_back({.k = &gathered[size_t(i * 2048)],
+                    .v = &gathered[size_t(i * 2048 + 1024)],
                     .row_stride = 64,
                     .rows = 16 - i / 15});  // the last one is shorter
   const AttendGrid grid{{.q = {.q = kRow, .row_stride = 64, .rows = 100}, .kv = runs, .out = {}}};

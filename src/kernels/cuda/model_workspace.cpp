@@ -51,7 +51,7 @@ EmbedScratch::EmbedScratch(const EmbedBackwardTask& task, std::byte* workspace)
   const auto take = [&](int64_t words) {
     const int64_t at = bytes;
     bytes += aligned(words * 4);
-    return workspace + at;
+    return workspace == nullptr ? nullptr : workspace + at;  // null: bytes are asked for
   };
   for (KeyList& list : lists) {
     list.token = reinterpret_cast<int32_t*>(take(count));
