@@ -114,7 +114,7 @@ void set_limits() {
   action.sa_flags = SA_ONSTACK;
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM, SIGPROF})
     ::sigaction(signal, &action, nullptr);
-#if !defined(__SANITIZE_ADDRESS__)  // which reserves terabytes
+#if !defined(LONGNET_ADDRESS_SANITIZER)  // which reserves terabytes
   const rlimit memory{kMostBytes, kMostBytes};
   ::setrlimit(RLIMIT_AS, &memory);
 #endif

@@ -91,9 +91,9 @@ int run_comm(const Options& options) {
   const bool on_devices = options.comm_transport != "host";
   const int64_t max_bytes = max_bytes_of(options, on_devices);
   const double busy = measure_busy_share();
-  constexpr double kStepSeconds = 60 + 4 * kCommSampling.time_budget_s;
+  constexpr double kCommStepSeconds = 60 + 4 * kCommSampling.time_budget_s;
   Watchdog watchdog(launched_rank());
-  watchdog.expect_start(kStepSeconds);
+  watchdog.expect_start(kCommStepSeconds);
   World world(options.ranks > 0 ? options.ranks : default_ranks(on_devices));
   if (world.size() < 2)
     throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
@@ -122,7 +122,7 @@ int run_comm(const Options& options) {
       table.head();
     }
     const CommHooks hooks{
-        .begin = [&](const std::string& what) { watchdog.expect(what, kStepSeconds); },
+        .begin = [&](const std::string& what) { watchdog.expect(what, kCommStepSeconds); },
         .end =
             [&](const CommRow& row) {
               watchdog.rest();

@@ -9,17 +9,22 @@
 add_library(longnet_options INTERFACE)
 target_compile_options(longnet_options INTERFACE
                        $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 warns of overlaps in std::string's operator+ that cannot be (GCC bug 105329).
-  target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # In unity builds, types of an unnamed namespace are not in the file that is compiled, but in one it includes.
+  target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # GCC 12 warns of overlaps in std::string's operator+ that cannot be (GCC bug 105329).
+    target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+  endif()
+else()
+  # Clang wants two pairs of braces around the elements of a std::array.
+  target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-braces>)
 endif()
 # Errors name "src/io/x.cpp:17" wherever the source tree stands.
 target_compile_options(longnet_options INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(LONGNET_WERROR)
   target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
-# In unity builds, types of an unnamed namespace are not in the file that is compiled, but in one it includes.
-target_compile_options(longnet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 if(LONGNET_SANITIZE)
   # Null pointers and accesses beyond an object stop at the address sanitizer; looking twice takes long.
   target_compile_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE}
@@ -28,6 +33,17 @@ if(LONGNET_SANITIZE)
   target_compile_options(longnet_options INTERFACE
                          $<$<NOT:$<BOOL:$<TARGET_PROPERTY:LONGNET_ROWS>>>:-fno-sanitize=alignment,pointer-overflow>)
   target_link_options(longnet_options INTERFACE -fsanitize=${LONGNET_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND LONGNET_SANITIZE MATCHES "address")
+    # No second stack, on which locals would outlive their function to catch pointers to them.
+    target_compile_options(longnet_options INTERFACE -fsanitize-address-use-after-return=never)
+  endif()
+  # Tests that are trimmed or left out ask for these; compilers have no macro in common.
+  foreach(sanitizer address thread)
+    if(LONGNET_SANITIZE MATCHES ${sanitizer})
+      string(TOUPPER ${sanitizer} sanitizer)
+      target_compile_definitions(longnet_options INTERFACE LONGNET_${sanitizer}_SANITIZER)
+    endif()
+  endforeach()
 endif()
 target_include_directories(longnet_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(longnet_options INTERFACE Threads::Threads)

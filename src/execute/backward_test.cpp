@@ -231,7 +231,7 @@ std::vector<std::pair<AttentionProblem, DilatedPattern>> small_shapes() {
       {P{.seq_len = 30, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .batch = 2},
        {.branches = {{12, 2}, {30, 1}, {30, 3}}, .offset = OffsetRule::kBlock}},
   };
-#if !defined(__SANITIZE_THREAD__)
+#if !defined(LONGNET_THREAD_SANITIZER)
   all.push_back({P{.seq_len = 48, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16},
                  {.branches = {{12, 1}, {24, 2}, {48, 4}}}});
   // no branch covers every row
@@ -244,7 +244,7 @@ std::vector<std::pair<AttentionProblem, DilatedPattern>> small_shapes() {
 }
 
 std::vector<std::string> backward_kernels() {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(LONGNET_THREAD_SANITIZER) || defined(LONGNET_ADDRESS_SANITIZER)
   return {"cpu"};  // the reference kernel takes the same rows
 #endif
   std::vector<std::string> names;

@@ -23,8 +23,8 @@ TEST(ResidentGrowth, ForgetsEarlierPeaks) {
     EXPECT_LT(*growth.bytes(), 8 * kMiB);
     use(bytes);
     EXPECT_GT(*growth.bytes(), bytes - 8 * kMiB);
-#if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // sanitizers hold memory of their own
+#if !defined(LONGNET_ADDRESS_SANITIZER) && \
+    !defined(LONGNET_THREAD_SANITIZER)  // sanitizers hold memory of their own
     EXPECT_LT(*growth.bytes(), bytes + 8 * kMiB);
 #endif
     EXPECT_GE(*peak_resident_bytes(), *resident_bytes());

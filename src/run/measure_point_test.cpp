@@ -201,8 +201,8 @@ TEST(MeasurePoint, ASampleBetweenThatIsWrongFailsThePoint) {
     });
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // they hold memory of their own
+#if !defined(LONGNET_ADDRESS_SANITIZER) && \
+    !defined(LONGNET_THREAD_SANITIZER)  // they hold memory of their own
 TEST(MeasurePoint, MemoryThatNoLedgerKnowsShowsAsADifference) {
   if (!ResidentGrowth().bytes()) GTEST_SKIP() << "the system does not tell";
   RunnerOptions options = quick_options();

@@ -40,7 +40,8 @@ class NoMoreThreads {
   rlimit old_{};
 };
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need address space
+#if !defined(LONGNET_ADDRESS_SANITIZER) && \
+    !defined(LONGNET_THREAD_SANITIZER)  // they need address space
 TEST(ThreadWorld, ARankThatCannotStartIsAnErrorOfTheOthers) {
   const auto has = [](const std::function<void()>& f, const std::string& words) {
     try {

@@ -24,11 +24,11 @@ namespace longnet {
 // Addresses depend on it a little: under AddressSanitizer a third of the cases run.
 template <typename T>
 std::vector<T> some_of(const std::vector<T>& all) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(LONGNET_THREAD_SANITIZER)
   std::vector<T> some{all[all.size() / 2]};
   if (all.front() == T(1)) some.push_back(T(1));  // ranks: local runs on one alone
   return some;
-#elif defined(__SANITIZE_ADDRESS__)
+#elif defined(LONGNET_ADDRESS_SANITIZER)
   std::vector<T> some;
   for (size_t i = 0; i < all.size(); i += 3) some.push_back(all[i]);
   return some;
@@ -164,7 +164,7 @@ inline std::vector<std::pair<AttentionProblem, DilatedPattern>> shapes() {
       {P{.seq_len = 96, .num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .batch = 2},
        {.branches = {{24, 2}, {96, 1}, {96, 3}}}},
   };
-#if !defined(__SANITIZE_THREAD__)
+#if !defined(LONGNET_THREAD_SANITIZER)
   // plain; N not divisible by w, P, r; an odd number of tokens
   all.push_back({P{.seq_len = 128, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
                  {.branches = {{32, 1}, {64, 2}, {128, 4}}}});

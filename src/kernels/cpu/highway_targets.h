@@ -5,3 +5,4 @@
 
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#define HWY_BROKEN_EMU128 1  // as GCC 12's is: SCALAR takes its place whatever the compiler
