@@ -38,6 +38,12 @@ def lnbench(*args, ranks=0, **variables):
     return done
 
 
+def sanitized():
+    """Whether the program has a sanitizer, which makes some code slower than other."""
+    said = lnbench("env")
+    return "-fsanitize" in said.stdout + said.stderr
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()

@@ -57,9 +57,6 @@ class Measured(SmallRun):
 
     def test_a_disturbed_point_is_measured_again(self):
         """Two other programs take half of each core: every time is measured three times, and decides nothing."""
-        said = self.expect(0, "env")
-        if "-fsanitize" in said.stdout + said.stderr:
-            self.skipTest("takes minutes under sanitizers")
         others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in os.sched_getaffinity(0)]
         try:
             folder, done = self.run_small("--set", "sweep.algorithm=local", "--set", "sweep.seq_len=4K", "--set", "sweep.ranks=1",

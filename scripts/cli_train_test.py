@@ -12,7 +12,7 @@ import subprocess
 import time
 import unittest
 
-from cli_case import LNBENCH, MPIRUN, ROOT, Case
+from cli_case import LNBENCH, MPIRUN, ROOT, Case, sanitized
 
 TRAIN = {
     "schema_version": 1,
@@ -56,7 +56,8 @@ class Train(Case):
         self.assertEqual([s["step"] for s in one], list(range(1, 13)))
         self.assertLess(one[-1]["held_out_bits"], one[3]["held_out_bits"] - 0.5)
         hidden = [abs(s["seconds"] - sum(s["seconds_by"].values())) / s["seconds"] for s in one[1:]]
-        self.assertLess(statistics.median(hidden), 0.05)  # other programs' load is in some steps
+        if not sanitized():
+            self.assertLess(statistics.median(hidden), 0.05)  # other programs' load is in some steps
         runs = {
             "two": self.train("two", "--ranks", "2"),
             "again": self.train("again", "--ranks", "1", "--set", "model.recompute=none"),
@@ -73,55 +74,6 @@ class Train(Case):
             self.assertLess(abs(its - first) / first, 1e-6, name)
             for mine, other in zip(one, steps, strict=True):
                 self.assertAlmostEqual(mine["bits_per_byte"], other["bits_per_byte"], delta=1e-4, msg=name)
-
-    def test_steps_are_measured(self):
-        """lnbench run: every scope and pass around dilated and ring attention, in replicas too, on threads and under mpirun; journal, resume and export."""
-        config = self.write("steps.json", {k: v for k, v in TRAIN.items() if k != "train"} | {
-            "model": TRAIN["model"] | {"heads": 4},
-            "dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 2]},
-            "sweep": {"scope": ["model", "layer"], "pass": ["forward", "forward_backward", "step"], "algorithm": ["dilated", "ring"],
-                      "seq_len": 64, "ranks": [1, 2], "replicas": [1, 2], "head_groups": [1, 2],
-                      "batch": {"rule": "fixed", "size": 2}},
-            "exclude": [{"where": "replicas == 2 && head_groups == 2 || ranks == 1 && (replicas == 2 || head_groups == 2) || scope == layer && pass == step", "reason": "none", "omit": True}],
-            "measure": {"warmup": 1, "min_samples": 2, "max_samples": 2, "disturbed_budget": 0},
-        })
-        losses = {}
-        for name, ranks, options in ("threads", 0, ["--ranks", "2"]), ("mpi", 2, []):
-            if ranks and not MPIRUN:
-                continue
-            folder = str(self.path / name)
-            self.expect(4, "run", config, *options, "-o", folder, "--max-time", "0s", ranks=ranks)
-            self.expect(0, "run", config, *options, "--resume", folder, ranks=ranks)
-            points = self.result(folder)["points"]
-            self.assertEqual(len(points), 24 + 16)
-            for p in points:
-                self.assertEqual(p["status"], "ok", p["reason"])
-                comm = p["comm"]
-                moved = comm["counted_bytes_per_rank"] + comm.get("modelled_bytes_per_rank", 0)  # by MPI's own gathers
-                self.assertEqual(moved, comm["predicted_bytes_per_rank"])
-                self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
-                self.assertEqual(comm["closed_form_bytes_per_rank"], comm["predicted_bytes_per_rank"])
-                scope, metrics = p["params"].get("scope"), p["metrics"]
-                said = metrics["loss_nats" if scope == "model" else "output_product"]
-                losses.setdefault((scope, p["params"]["algorithm"]), []).append(said)
-                if p["params"].get("pass", "forward") != "forward":
-                    self.assertLess(p["check"]["rel_l2_error"], 5e-4)
-            self.assert_valid(folder)
-            self.assertEqual(len(self.rows("export", folder)), 24 + 16)
-        self.assertEqual(len(losses), 4)
-        for same in losses.values():
-            self.assertLess((max(same) - min(same)) / max(1, abs(min(same))), 1e-6)
-        planned = self.rows("plan", config, "--ranks", "2")
-        self.assertEqual({p["status"] for p in planned}, {"ok"})
-        needed = max(int(p["memory_bytes"]) for p in planned if p["ranks"] == "1")
-        tight = self.rows("plan", config, "--ranks", "1", "--set", f"memory.limit_bytes={needed - 1}", "--set", "memory.limit_fraction=1")
-        self.assertIn("recompute=", " ".join(p["note"] for p in tight))
-        folder = str(self.path / "bf16")
-        self.expect(0, "run", config, "--ranks", "2", "--set", "model.dtype=bf16", "-o", folder)
-        for p in self.result(folder)["points"]:
-            self.assertEqual(p["status"], "ok", p["reason"])
-            if p["params"].get("pass", "forward") != "forward":
-                self.assertEqual(p["check"]["reference"], "fp32")
 
     def test_a_stopped_run_goes_on_to_the_same_bits(self):
         ways = [("2", ["--ranks", "2"], 0), ("3", ["--ranks", "3", "--set", "model.shard_optimizer=true"], 0)]
@@ -240,6 +192,57 @@ class Train(Case):
         done = self.expect(2, "train", self.config, "--ranks", "1", "--resume", str(folder))
         self.assertIn("another text", done.stderr)
         self.assertEqual(len(self.steps(folder)), 1)
+
+
+class Steps(Case):
+    def test_steps_are_measured(self):
+        """lnbench run: every scope and pass around dilated and ring attention, in replicas too, on threads and under mpirun; journal, resume and export."""
+        config = self.write("steps.json", {k: v for k, v in TRAIN.items() if k != "train"} | {
+            "model": TRAIN["model"] | {"heads": 4},
+            "dilated": {"segments": [16, "sequence"], "ratio_rule": "list", "ratios": [1, 2]},
+            "sweep": {"scope": ["model", "layer"], "pass": ["forward", "forward_backward", "step"], "algorithm": ["dilated", "ring"],
+                      "seq_len": 64, "ranks": [1, 2], "replicas": [1, 2], "head_groups": [1, 2],
+                      "batch": {"rule": "fixed", "size": 2}},
+            "exclude": [{"where": "replicas == 2 && head_groups == 2 || ranks == 1 && (replicas == 2 || head_groups == 2) || scope == layer && pass == step", "reason": "none", "omit": True}],
+            "measure": {"warmup": 1, "min_samples": 2, "max_samples": 2, "disturbed_budget": 0},
+        })
+        losses = {}
+        for name, ranks, options in ("threads", 0, ["--ranks", "2"]), ("mpi", 2, []):
+            if ranks and not MPIRUN:
+                continue
+            folder = str(self.path / name)
+            self.expect(4, "run", config, *options, "-o", folder, "--max-time", "0s", ranks=ranks)
+            self.expect(0, "run", config, *options, "--resume", folder, ranks=ranks)
+            points = self.result(folder)["points"]
+            self.assertEqual(len(points), 24 + 16)
+            for p in points:
+                self.assertEqual(p["status"], "ok", p["reason"])
+                comm = p["comm"]
+                moved = comm["counted_bytes_per_rank"] + comm.get("modelled_bytes_per_rank", 0)  # by MPI's own gathers
+                self.assertEqual(moved, comm["predicted_bytes_per_rank"])
+                self.assertEqual(p["memory"]["measured_peak_bytes"], p["memory"]["predicted_peak_bytes"])
+                self.assertEqual(comm["closed_form_bytes_per_rank"], comm["predicted_bytes_per_rank"])
+                scope, metrics = p["params"].get("scope"), p["metrics"]
+                said = metrics["loss_nats" if scope == "model" else "output_product"]
+                losses.setdefault((scope, p["params"]["algorithm"]), []).append(said)
+                if p["params"].get("pass", "forward") != "forward":
+                    self.assertLess(p["check"]["rel_l2_error"], 5e-4)
+            self.assert_valid(folder)
+            self.assertEqual(len(self.rows("export", folder)), 24 + 16)
+        self.assertEqual(len(losses), 4)
+        for same in losses.values():
+            self.assertLess((max(same) - min(same)) / max(1, abs(min(same))), 1e-6)
+        planned = self.rows("plan", config, "--ranks", "2")
+        self.assertEqual({p["status"] for p in planned}, {"ok"})
+        needed = max(int(p["memory_bytes"]) for p in planned if p["ranks"] == "1")
+        tight = self.rows("plan", config, "--ranks", "1", "--set", f"memory.limit_bytes={needed - 1}", "--set", "memory.limit_fraction=1")
+        self.assertIn("recompute=", " ".join(p["note"] for p in tight))
+        folder = str(self.path / "bf16")
+        self.expect(0, "run", config, "--ranks", "2", "--set", "model.dtype=bf16", "-o", folder)
+        for p in self.result(folder)["points"]:
+            self.assertEqual(p["status"], "ok", p["reason"])
+            if p["params"].get("pass", "forward") != "forward":
+                self.assertEqual(p["check"]["reference"], "fp32")
 
 
 if __name__ == "__main__":
