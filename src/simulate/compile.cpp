@@ -222,7 +222,7 @@ class Compiler {
   }
   // True when another piece of the message's exchange goes the same way at most two ops away, where
   // sends and receives take turns: before it (-1) or behind it (1).
-  static bool is_piece_beside(const RankProgram& program, const Op& op, int side) {
+  static bool is_piece_beside(const RankProgram& program, const Op& op, int64_t side) {
     const int64_t at = &op - program.ops.data();
     for (const int64_t other : {at + side, at + 2 * side}) {
       if (other < 0 || other >= int64_t(program.ops.size())) continue;
