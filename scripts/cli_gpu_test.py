@@ -14,7 +14,7 @@ import unittest
 
 from cli_case import LNBENCH, MPIRUN, Case
 
-QUICK = ("--set", "measure.warmup=1", "--set", "measure.min_samples=3", "--set", "measure.max_samples=3", "--progress", "none")
+QUICK = ("--set", "measure.disturbed_budget=0", "--set", "measure.warmup=1", "--set", "measure.min_samples=3", "--set", "measure.max_samples=3", "--progress", "none")
 MODEL = ("--set", "model.heads=4", "--set", "dilated.segments=128,per_rank,sequence")
 
 
