@@ -15,21 +15,15 @@ double time_of(const ProgramSet& programs, const ClusterSpec& cluster) {
       .makespan_s;
 }
 
-// An algorithm on P ranks of one node, exact attention over kTokens.
+// An algorithm on P ranks of one node, on plain_problem().
 double time_of(const char* algorithm, int ranks, const char* collective, double bandwidth,
                Pass pass = Pass::kForward) {
   const ClusterSpec cluster =
       plain_cluster({.gpus_per_node = ranks, .intra_alpha = kAlpha, .intra_bandwidth = bandwidth});
-  const ShardedProblem s{{.seq_len = kTokens,
-                          .num_heads = kHeads,
-                          .num_kv_heads = kHeads,
-                          .head_dim = kDim,
-                          .dtype = DType::kBFloat16},
-                         dense_pattern(kTokens),
-                         {kTokens, ranks}};
-  return time_of(compile(make_schedule(find_algorithm(algorithm), s, pass), Twins{ranks, ranks},
-                         cluster, plan_collectives(cluster, collective, ranks)),
-                 cluster);
+  return time_of(
+      compile(make_schedule(find_algorithm(algorithm), plain_problem(ranks), pass),
+              Twins{ranks, ranks}, cluster, plan_collectives(cluster, collective, ranks)),
+      cluster);
 }
 
 ClosedFormTime ring(double bandwidth, const char* what) {
@@ -150,6 +144,16 @@ ClosedFormTime tapered_tree() {
 }
 
 }  // namespace
+
+ShardedProblem plain_problem(int ranks) {
+  return {{.seq_len = kTokens,
+           .num_heads = kHeads,
+           .num_kv_heads = kHeads,
+           .head_dim = kDim,
+           .dtype = DType::kBFloat16},
+          dense_pattern(kTokens),
+          {kTokens, ranks}};
+}
 
 ClusterSpec plain_cluster(const PlainCluster& s) {
   const auto q = [](double v) { return Quantity{v, "chosen"}; };

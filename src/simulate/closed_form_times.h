@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "schedule/sharded_problem.h"
 #include "simulate/cluster.h"
 
 namespace longnet {
@@ -30,5 +31,7 @@ struct PlainCluster {
 };
 
 ClusterSpec plain_cluster(const PlainCluster& s = {});
+// Exact attention over 8192 tokens by 8 heads of 64 in bf16, for both too.
+ShardedProblem plain_problem(int ranks);
 
 }  // namespace longnet

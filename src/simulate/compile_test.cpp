@@ -9,19 +9,12 @@
 namespace longnet {
 namespace {
 
-constexpr int64_t kTokens = 4096, kHeads = 4, kDim = 64;
+constexpr int64_t kTokens = 8192, kHeads = 8, kDim = 64;  // plain_problem's
 
 ProgramSet compiled(const char* algorithm, Pass pass, int ranks, const ClusterSpec& cluster,
                     std::string_view collective = "native") {
-  const ShardedProblem s{{.seq_len = kTokens,
-                          .num_heads = kHeads,
-                          .num_kv_heads = kHeads,
-                          .head_dim = kDim,
-                          .dtype = DType::kBFloat16},
-                         dense_pattern(kTokens),
-                         {kTokens, ranks}};
-  return compile(make_schedule(find_algorithm(algorithm), s, pass), {ranks, ranks}, cluster,
-                 plan_collectives(cluster, collective, ranks));
+  return compile(make_schedule(find_algorithm(algorithm), plain_problem(ranks), pass),
+                 {ranks, ranks}, cluster, plan_collectives(cluster, collective, ranks));
 }
 
 int count(const CompactProgram& program, OpKind kind) {
@@ -81,13 +74,8 @@ TEST(Compile, WhatALibraryCannotSumIsLowered) {
   const CompactProgram partials = compiled("query_gather", Pass::kForward, 8, c).of(0);
   EXPECT_EQ(partials.collectives.size(), 1u);
   EXPECT_EQ(count(partials, OpKind::kRecv), 7);
-  ShardedProblem s{{.seq_len = kTokens,
-                    .num_heads = kHeads,
-                    .num_kv_heads = kHeads,
-                    .head_dim = kDim,
-                    .dtype = DType::kBFloat16},
-                   {.branches = {{kTokens, 4}}},
-                   {kTokens, 8}};
+  ShardedProblem s = plain_problem(8);
+  s.pattern = {.branches = {{kTokens, 4}}};
   const CompactProgram branch =
       compile(dilated_attention(s, Pass::kBackward), {8, 8}, c, plan_collectives(c, "native", 8))
           .of(0);
