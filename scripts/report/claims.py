@@ -3,8 +3,8 @@
 Example: ring at 8K, 16K, 32K, 64K with times 1, 4, 16, 64 s has time per token growing as N^1.00; the
 threshold is 0.5, so "vanilla attention grows with N" is supported by that source. A claim whose data
 are too few is "untested". The row takes the status of the strongest source that tested it: measured,
-then replayed, extrapolated, simulated. One line that fails is enough for "contradicted". Only growth counts against
-"constant". Claims about times take no run of a busy machine and no disturbed point (noise.py).
+then replayed, extrapolated, simulated. One line that fails is enough for "contradicted"; a line decides where
+its whole interval lies on one side of the threshold. Only growth counts against "constant". Claims about times take no run of a busy machine and no disturbed point (noise.py).
 Source of the claims: LongNet, arXiv 2307.02486: abstract, sections 2.4, 3.1 and 3.2, table 1 and figure 5. Quotes are
 whole sentences.
 """
@@ -85,6 +85,7 @@ CONSTANT_EXPONENT = 0.10  # b of time per token ~ N^b, at most: 7 % per doubling
 CONSTANT_WITHIN = 1.25  # rise of the time per token that is constant whatever the exponent (short lines)
 CONSTANT_RATIO = 2.0  # rise of the time per token on the line, at most
 GROWING_EXPONENT = COMPLEXITY["dense"] - EXPONENT_WITHIN  # b of the time of a sequence, at least
+SIDES = {True: "within the threshold", False: "beyond the threshold", None: "left open by intervals"}
 LITTLE_SHARED = f"long branches do less than {percent_label(SHARED_WORK)} of the FLOPs at some length"
 
 
@@ -95,10 +96,9 @@ def time_per_sequence(point: Point) -> float | None:
 
 def flat(fit: PowerLaw, what: str, where: str, line: TimedLine) -> Verdict:
     """Only growth counts: what falls with N is better than constant."""
-    gentle = fit.exponent <= CONSTANT_EXPONENT and fit.y_rise <= CONSTANT_RATIO
-    good = gentle or fit.y_rise <= CONSTANT_WITHIN
+    good = line.keeps(fit, lambda exponent, rise: rise <= (CONSTANT_RATIO if exponent <= CONSTANT_EXPONENT else CONSTANT_WITHIN))
     steep = "rises" if fit.exponent > CONSTANT_EXPONENT else "jumps,"
-    trend = f" {steep}" if not good else " falls" if fit.exponent < -CONSTANT_EXPONENT else ""
+    trend = f" {steep}" if good is False else " falls" if fit.exponent < -CONSTANT_EXPONENT else ""
     text = f"{where}: {what}{trend} ~ {power(fit)}, {rise_text(fit)} ({span_text(fit)}{line.note})"
     return Verdict(good, fit.exponent, text, tuple(line.whole))
 
@@ -147,10 +147,10 @@ def latency_constant(ctx: Context, source: str) -> Evidence:
             judged.append(replace(verdict, text=f"{verdict.text}; {shared_work_text(line)}{shorter_text(line)}", more="; ".join(more)))
         else:
             local.append((line, verdict))
-    local.sort(key=lambda found: (found[1].good, -found[1].badness))
+    local.sort(key=lambda found: ((False, None, True).index(found[1].good), -found[1].badness))
     aside = [
         Unjudged(
-            f"{LITTLE_SHARED} ({'within' if v.good else 'beyond'} the threshold)",
+            f"{LITTLE_SHARED} ({SIDES[v.good]})",
             f"{v.text}; {shared_work_text(line)}; {depth_of(line)}",
             () if judged else v.points,
         )
@@ -176,7 +176,11 @@ def depth_of(line: list[Point]) -> str:
 def local_text(local: list[tuple[list[Point], Verdict]]) -> str:
     """The worst of the lines that do not decide, and why they do not."""
     line, worst = local[0]
-    found, counted = ("Constant", "as support") if worst.good else ("Not constant", "against it")
+    found, counted = {
+        True: ("Constant", "as support"),
+        False: ("Not constant", "against it"),
+        None: ("Left open by intervals", "at all"),
+    }[worst.good]
     rates = "rates that grow as the segments do, this suite's choice" if all(map(rates_follow_segments, line)) else "these rates"
     of = f", the worst of {len(local)} lines" if len(local) > 1 else ""
     return (
@@ -200,7 +204,8 @@ def vanilla_grows(ctx: Context, source: str) -> Evidence:
         if fit:
             text = f"{where}: time of a sequence ~ {power(fit)} ({span_text(fit)}{line.note})"
             more = "; ".join(filter(None, (whole_label(ctx, line.whole[0]), on_machine(ctx, line.whole))))
-            verdicts.append(Verdict(fit.exponent >= GROWING_EXPONENT, -fit.exponent, text, tuple(line.whole), more))
+            good = line.keeps(fit, lambda exponent, _: exponent >= GROWING_EXPONENT)
+            verdicts.append(Verdict(good, -fit.exponent, text, tuple(line.whole), more))
             judged += line.kept
     nothing = f"no exact algorithm with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
     seen = decide(source, verdicts, nothing, unjudged=floor, within=f"the threshold{on_ranks(judged)}")
@@ -218,7 +223,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "ours: the paper names none.",
             ("batch_runtime", "time_per_token", "weak_scaling", "latency"),
             command="lnbench run configs/constant-latency-shared-cpu.json",
-            rules=("rates", "lines", "short lengths"),
+            rules=("rates", "lines", "intervals", "short lengths"),
             more=f"No rise above {CONSTANT_RATIO:g}× either; a line without a rise above {CONSTANT_WITHIN:g}× is constant whatever its exponent. Long branches are those "
             "that ranks share; on one rank, and where one device takes the place of all, those beyond the first segment. Their share counts at each length. "
             f"A line needs {MIN_LENGTHS} lengths over a factor of {CONSTANT_SPAN:g}. The paper’s figure 5 has 8K to 1B tokens, 1B a batch, on GPUs.",
@@ -234,7 +239,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "(quadratic attention: 2, linear: 1). A simulation assumes this: undecided.",
             ("batch_runtime", "time_per_token", "latency"),
             command="lnbench run configs/complexity.json",
-            rules=("lines", "lengths", "short lengths"),
+            rules=("lines", "lengths", "intervals", "short lengths"),
         ),
         quiet_only(vanilla_grows),
     ),
@@ -327,7 +332,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"most {EXPONENT_WITHIN:.2f} above 1.5 and 1. Judged only if all three were run; what a simulation assumes is undecided.",
             ("latency", "time_per_token", "table"),
             command="lnbench run configs/complexity.json",
-            rules=("rates", "lines", "short lengths"),
+            rules=("rates", "lines", "intervals", "short lengths"),
             more="Vanilla: every exact algorithm. Sparse: segments and keys per query ~ √N, chosen so. Dilated: rates ~ segments. A line needs "
             f"{EXPONENT_LENGTHS} lengths over a factor of {EXPONENT_SPAN:g} and R² ≥ {EXPONENT_R_SQUARED:g}. Counted FLOPs stand beside the times. The factor d "
             "and the table’s row “Recurrent” are not tested.",

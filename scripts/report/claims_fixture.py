@@ -29,6 +29,19 @@ def slim(records: list[dict]) -> list[dict]:
     return records
 
 
+def slower(record: dict, by: float) -> None:
+    """Its samples take so many times as long."""
+    for key in ("median_s", "ci_low_s", "ci_high_s"):
+        record["timing"][key] *= by
+
+
+def scattered(records: list[dict], by: float) -> list[dict]:
+    """The same medians, each known to a factor of 1 + `by` either way alone."""
+    for timing in (r["timing"] for r in records):
+        timing |= {"ci_low_s": timing["median_s"] / (1 + by), "ci_high_s": timing["median_s"] * (1 + by)}
+    return records
+
+
 def floor_line(algorithm: str) -> list[dict]:
     """Quadratic once it is past a millisecond of latency."""
     return [point(algorithm, n * K, 4, time_s=1e-3 * (1 + (n / 64) ** 2)) for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048)]

@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 from .claims import judge
-from .claims_fixture import claim, equal_work, floor_line, line_of
+from .claims_fixture import claim, equal_work, floor_line, line_of, scattered, slower
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED
 from .model import Point, Run
 from .paper_lines import has_paper_segments
@@ -29,14 +29,47 @@ class Latency(unittest.TestCase):
                 self.assertEqual(claim(line_of("dilated", exponent), "dilated attention is nearly").status, status)
         self.assertIn("time per token falls ~ N^-0.30", claim(line_of("dilated", -0.3), "nearly").deciding.whole)
         bumpy = line_of("dilated", -0.3)
-        for end in ("median_s", "ci_low_s", "ci_high_s"):
-            bumpy[2]["timing"][end] *= 1.6  # 1.3 times the point before
+        slower(bumpy[2], 1.6)  # 1.3 times the point before
         self.assertEqual(claim(bumpy, "dilated attention is nearly").status, SUPPORTED)
         self.assertIn("falls ~ N^-0.30 [-0.30, -0.30], largest rise 1.3× [1.3, 1.3]", claim(bumpy, "nearly").deciding.whole)
 
+    def test_a_line_decides_by_its_whole_interval(self) -> None:
+        """Each time known to 5 % either way leaves the exponent open by 0.04 either way, and a rise of 1.1 times."""
+        title = "dilated attention is nearly"
+        for exponent, status in ((0.0, SUPPORTED), (0.1, SEEN), (0.2, NOT_SUPPORTED)):
+            with self.subTest(exponent=exponent):
+                self.assertEqual(claim(scattered(line_of("dilated", exponent), 0.05), title).status, status)
+        across = claim(scattered(line_of("dilated", 0.1), 0.05), title).deciding
+        self.assertIn("time per token ~ N^0.10 [0.06, 0.14], largest rise 1.32× [1.2, 1.45] (8K to 128K tokens, 5 points)", across.text)
+        self.assertIn(". 1 line undecided: no interval that lies on one side of the threshold.", across.text)
+        self.assertEqual(len(across.judged), 1)
+        failing = [r | {"id": f"f{i}", "params": r["params"] | {"dtype": "bf16"}} for i, r in enumerate(line_of("dilated", 0.5))]
+        both = claim(scattered(line_of("dilated", 0.1), 0.05) + failing, title)
+        self.assertEqual(both.status, NOT_SUPPORTED)  # one line that fails is enough
+        self.assertIn("0 of 2 lines within the threshold; the worst: ", both.deciding.text)
+        self.assertIn("rises ~ N^0.50", both.deciding.text)
+        jump = line_of("dilated", 0.0)
+        slower(jump[2], 1.95)
+        self.assertEqual(claim(jump, title).status, SUPPORTED)  # twice at most
+        self.assertEqual(claim(scattered(jump, 0.03), title).status, SEEN)  # 1.84 to 2.07 times
+
+    def test_a_rise_is_open_by_the_intervals_of_all_its_points(self) -> None:
+        """Medians rise by 1.2 times from 8K to 16K tokens; one sample of a longer length may be 1.3 times the first."""
+        records = line_of("dilated", 0.0)
+        slower(records[1], 1.2)
+        records[3]["timing"]["ci_high_s"] *= 1.3
+        self.assertIn("largest rise 1.2× [1.2, 1.3]", claim(records, "dilated attention is nearly").deciding.text)
+
+    def test_local_lines_say_that_their_intervals_leave_it_open(self) -> None:
+        records = scattered([point("dilated", n * K, 2, time_s=1e-6 * n * K * n**0.1) for n in (8, 16, 32, 64, 128)], 0.05)
+        found = claim(records, "dilated attention is nearly").deciding
+        self.assertTrue(found.text.startswith("Left open by intervals at rates that grow as the segments do"), found)
+        self.assertIn("Not counted at all, because branches", found.text)
+        self.assertIn("at some length (left open by intervals): dilated on 2 ranks", found.details[0])
+
     def test_a_line_within_a_quarter_is_constant(self) -> None:
         records = [point("dilated", n * K, 2, time_s=1e-6 * n * K * (n / 8) ** 0.08) for n in (8, 32, 128)]  # 1.25 at most
-        records[1]["timing"]["median_s"] *= 0.95
+        slower(records[1], 0.95)
         self.assertEqual(claim(equal_work(records), "dilated attention is nearly").status, SUPPORTED)
 
     def test_one_jump_refutes_a_constant_latency(self) -> None:
@@ -190,6 +223,10 @@ class Latency(unittest.TestCase):
         self.assertEqual(claim(line_of("ring", 1.0), "vanilla attention grows").status, SUPPORTED)
         self.assertEqual(claim(line_of("ring", 0.3), "vanilla attention grows").status, NOT_SUPPORTED)
         self.assertIn("N^2.00", claim(line_of("ring", 1.0), "vanilla attention grows").deciding.whole)
+        for exponent, status in ((0.95, SUPPORTED), (0.88, SEEN), (0.75, NOT_SUPPORTED)):  # 1.85 at least, open by 0.08
+            self.assertEqual(claim(scattered(line_of("ring", exponent), 0.1), "vanilla attention grows").status, status)
+        across = claim(scattered(line_of("ring", 0.88), 0.1), "vanilla attention grows").deciding.text
+        self.assertIn("time of a sequence ~ N^1.88 [1.80, 1.96] (8K to 128K tokens, 5 points). 1 line undecided: no interval that lies on one side of the threshold.", across)
 
     def test_the_time_of_ranks_in_turn_is_no_rank_s_time(self) -> None:
         records = [point("dilated", n * 8 * K, n, time_s=1e-6 * n * 8 * K) for n in (1, 2, 4, 8, 16)]
@@ -231,7 +268,7 @@ class Latency(unittest.TestCase):
         both = claim(slow + fast, title)
         self.assertEqual(both.status, SUPPORTED)
         self.assertIn("2 of 2 lines", both.deciding.whole)
-        self.assertTrue(all("largest rise 1× (8K to 512K tokens, 5 points)" in d for d in both.deciding.details), both.deciding.details)
+        self.assertTrue(all("largest rise 1× [1, 1] (8K to 512K tokens, 5 points)" in d for d in both.deciding.details), both.deciding.details)
         # Three lengths of one run and two of another: neither is a line of its own.
         records = walks(M, 1e-6)
         self.assertEqual(claim(records, title).status, SUPPORTED)

@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 from .claims import COMMUNICATION, judge
-from .claims_fixture import busy_machine, claim, line_of, paper_line, slim
+from .claims_fixture import busy_machine, claim, line_of, paper_line, slim, slower
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED
 from .model import Point, Run
 from .noise import disturbances
@@ -81,7 +81,7 @@ class Noise(unittest.TestCase):
         """One point of a line is five times too slow, and its run says that something disturbed it."""
         title = "dilated attention is nearly"
         records = line_of("dilated", 0.0)
-        records[2]["timing"]["median_s"] *= 5
+        slower(records[2], 5)
         self.assertEqual(claim(records, title).status, NOT_SUPPORTED)
         why = "samples are 5 times apart"
         found = claim(records, title, {records[2]["id"]: why})
@@ -119,7 +119,7 @@ class Noise(unittest.TestCase):
         """Without result.json no point is known to be disturbed: neither the five times too slow one, nor the others."""
         title = "dilated attention is nearly"
         records = line_of("dilated", 0.0)
-        records[2]["timing"]["median_s"] *= 5
+        slower(records[2], 5)
         for record in records:  # nor does it help that somebody looked beside each of them
             record["metrics"] = {"busy_share": 0.02}
         self.assertEqual(claim(records, title).status, NOT_SUPPORTED)

@@ -111,13 +111,18 @@ def complexity_verdict(ctx: Context, line: TimedLine, unjudged: list[Unjudged]) 
         return None
     expected = COMPLEXITY[pattern]
     away = fit.exponent - expected
-    away = abs(away) if pattern == "dense" else away  # O(): what grows more slowly keeps the bound
+    two_sided = pattern == "dense"  # O(): what grows more slowly keeps the bound
+    good = line.keeps(
+        fit,
+        lambda exponent, _: round(exponent - expected, 9) <= EXPONENT_WITHIN,
+        lambda exponent, _: not two_sided or round(expected - exponent, 9) <= EXPONENT_WITHIN,
+    )
     flops = fit_power_law((p.seq_len, (p.value("work.flops") or 0) / p.batch) for p in points)
     counted = f", FLOPs ~ {power(flops)}" if flops and flops.count == fit.count else ""
     work = shared_work_text(points) if pattern == "dilated" else ""
     text = f"{where}: time ~ {power(fit)} (expected N^{expected:.2f}{counted}; {span_text(fit)}{line.note}){shorter_text(points)}"
     more = "; ".join(filter(None, (whole_label(ctx, first), f"R² {fit.r_squared:.4f}", work, on_machine(ctx, line.whole))))
-    return Verdict(round(away, 9) <= EXPONENT_WITHIN, away, text, whole, more)
+    return Verdict(good, abs(away) if two_sided else away, text, whole, more)
 
 
 def complexity_table(ctx: Context, source: str) -> Evidence:

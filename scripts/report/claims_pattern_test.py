@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unittest
 
-from .claims_fixture import claim
+from .claims_fixture import claim, scattered, slower
 from .evidence import COMPUTED, NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED, Claim
 from .synthetic_fixture import K, complexity_sweep, point, with_depth
 
@@ -25,6 +25,28 @@ class Pattern(unittest.TestCase):
             self.assertEqual(claim(complexity_sweep(**off), "Complexity").status, NOT_SUPPORTED, off)
         for near in ({"local": 1.9}, {"sparse": 1.6}, {"dilated": 1.1}, {"sparse": 1.3}, {"dilated": 0.8}):  # O() is kept
             self.assertEqual(claim(complexity_sweep(**near), "Complexity").status, SUPPORTED, near)
+
+    def test_an_exponent_decides_by_its_whole_interval(self) -> None:
+        """Each time known to 10 % either way leaves an exponent over 16 times the length open by 0.08 either way."""
+        for name, exponent, status in (
+            ("local", 2.0, SUPPORTED),
+            ("local", 1.9, SEEN),
+            ("local", 2.1, SEEN),
+            ("local", 1.7, NOT_SUPPORTED),
+            ("local", 2.3, NOT_SUPPORTED),
+            ("sparse", 1.6, SEEN),
+            ("dilated", 0.8, SUPPORTED),
+            ("dilated", 1.2, SEEN),
+            ("dilated", 1.3, NOT_SUPPORTED),
+        ):
+            with self.subTest(name=name, exponent=exponent):
+                self.assertEqual(claim(scattered(complexity_sweep(**{name: exponent}), 0.1), "Complexity").status, status)
+        across = claim(scattered(complexity_sweep(local=1.9), 0.1), "Complexity").deciding
+        self.assertIn("3 of 4 lines within the threshold; the worst: vanilla, local (dense) on 1 rank: time ~ N^1.90 [1.82, 1.98]", across.text)
+        self.assertIn(" 1 line undecided: no interval that lies on one side of the threshold.", across.text)
+        for exponent in (2.0, 1.8):  # [1.75, 2.25], [1.55, 2.05]
+            self.assertEqual(claim(scattered(complexity_sweep(local=exponent), 0.3), "Complexity").status, SEEN)
+        self.assertEqual(claim(scattered(complexity_sweep(local=1.8, ring=1.4), 0.3), "Complexity").status, NOT_SUPPORTED)
 
     def test_complexity_needs_all_three_methods_and_long_lines(self) -> None:
         def without(name: str) -> list[dict]:
@@ -49,7 +71,7 @@ class Pattern(unittest.TestCase):
     def test_a_scattered_line_has_no_exponent(self) -> None:
         records = complexity_sweep()
         for place, record in enumerate(r for r in records if r["params"]["algorithm"] == "sparse"):
-            record["timing"]["median_s"] *= 2.5 if place % 2 else 1.0
+            slower(record, 2.5 if place % 2 else 1.0)
         row = claim(records, "Complexity")
         self.assertEqual(row.status, SEEN)
         self.assertIn("The table is not judged without: sparse.", row.evidence[0].whole)

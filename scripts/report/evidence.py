@@ -2,7 +2,8 @@
 
 A claim whose data are too few is "untested"; one whose data are there, but are not what its sentence is about, is
 "undecided". It takes the status of the strongest source that tested it: measured, then replayed, extrapolated, simulated.
-One line that fails is enough for "contradicted". A line that is long enough and yet not judged is listed, with the reason.
+One line that fails is enough for "contradicted"; where none fails, one whose
+interval does not lie on one side of the threshold leaves it "undecided". A line that is long enough and yet not judged is listed, with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MEANING = {
     SUPPORTED: "the points that test the sentence agree with it, within the stated thresholds",
     NOT_SUPPORTED: "some of the points that test the sentence speak against it",
     OUTDATED: "no longer so: algorithms that came after the paper do what its sentence says that none does",
-    SEEN: "something was run, but not under the conditions of the sentence, or too little of it",
+    SEEN: "something was run, but not under the conditions of the sentence, too little of it, or too uncertainly",
     NOT_TESTED: "there are no such points, too few of them, or their times decide nothing",
 }
 ASSUMED_LAW = " Undecided, since N² follows from the simulator’s cost model, which charges every pair of query and key, and not from a measurement."
@@ -79,9 +80,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of one source: within the threshold or not, and how near it came."""
+    """One line of one source: on which side of the threshold it lies, and how near it came."""
 
-    good: bool
+    good: bool | None  # None: its interval reaches across the threshold, or it has none
     badness: float  # orders the lines: the worst is shown
     text: str
     points: tuple[Point, ...] = ()
@@ -117,18 +118,19 @@ def decide(
     within: str = "the threshold",
     said: str = "",
 ) -> Evidence:
-    """One line that fails decides; the text shows the worst line, and how many are not judged."""
+    """One line that fails decides; the text shows the worst line, and how many are undecided or not judged."""
     left_out = left_out_text(unjudged, noun)
     listed = tuple(f"not judged, {u.why}: {u.text}" for u in unjudged)
     points = tuple(p for line in (*verdicts, *unjudged) for p in line.points)
     if not verdicts:
         return Evidence(source, NOT_TESTED, f"{nothing}.{left_out}" if left_out else nothing, listed, points)
-    ordered = sorted(verdicts, key=lambda v: (v.good, -v.badness))
-    passed = sum(1 for v in verdicts if v.good)
-    status = SUPPORTED if passed == len(verdicts) else NOT_SUPPORTED
-    head = f"{passed} of {plural(len(verdicts), noun)} within {within}; the worst: " if len(verdicts) > 1 else ""
+    ordered = sorted(verdicts, key=lambda v: ((False, None, True).index(v.good), -v.badness))
+    counts = Counter(v.good for v in verdicts)
+    status = NOT_SUPPORTED if counts[False] else SEEN if counts[None] else SUPPORTED
+    head = f"{counts[True]} of {plural(len(verdicts), noun)} within {within}; the worst: " if len(verdicts) > 1 else ""
+    across = f" {plural(counts[None], noun)} undecided: no interval that lies on one side of the threshold." if counts[None] else ""
     every = (*(v.whole for v in ordered), *listed)
-    return Evidence(source, status, f"{head}{ordered[0].text}.{said}{left_out}", every, points, tuple(v.points for v in ordered))
+    return Evidence(source, status, f"{head}{ordered[0].text}.{across}{said}{left_out}", every, points, tuple(v.points for v in ordered))
 
 
 def scale_text(evidence: Evidence) -> str:

@@ -1,8 +1,8 @@
 """Power laws: y = a·x^b by least squares of ln y on ln x.
 
 Example: time 1, 4, 16 s at 1K, 2K, 4K tokens fits b = 2 exactly; where each time is known to 1 % alone, b lies in
-[1.99, 2.01]: ends of the intervals that tilt the line most. A fit never mixes sources or batches: callers pass a line of
-evidence.lines().
+[1.99, 2.01]: ends of the intervals that tilt the line most, as in `summary.fits` (src/measure/statistics.h). A fit never
+mixes sources or batches: callers pass a line of evidence.lines().
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ Interval = tuple[float, float] | None
 class PowerLaw:
     exponent: float
     exponent_interval: Interval  # what the intervals of all y leave open; None where one y has none
-    prefactor: float
     r_squared: float
     count: int
     x_min: float
     x_max: float
-    y_ratio: float  # largest y over smallest y
     y_rise: float  # largest y over the smallest one at the same or a smaller x: 1 where y only falls
-    rise_interval: Interval  # by the intervals of those two
+    rise_interval: Interval  # of the largest rise, by the intervals of all y
 
     @property
     def x_span(self) -> float:
         return self.x_max / self.x_min
+
+    @property
+    def ends(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """(exponent, rise) at the lower and at the upper ends of their intervals; twice the fit's own without intervals."""
+        (flat, steep), (low, high) = self.exponent_interval or (self.exponent,) * 2, self.rise_interval or (self.y_rise,) * 2
+        return (flat, low), (steep, high)
 
 
 def fit_power_law(data: Iterable[Sequence[float | None]]) -> PowerLaw | None:
@@ -47,19 +51,22 @@ def fit_power_law(data: Iterable[Sequence[float | None]]) -> PowerLaw | None:
     intercept = mean_y - exponent * mean_x
     residual = sum((y - intercept - exponent * x) ** 2 for x, y in zip(log_x, log_y))
     total = sum((y - mean_y) ** 2 for y in log_y)
-    before, after = max(itertools.combinations_with_replacement(known, 2), key=lambda pair: pair[1][1] / pair[0][1])
+    interval = steepest(weights, [d[2:] for d in known])
     return PowerLaw(
         exponent=exponent,
-        exponent_interval=steepest(weights, [d[2:] for d in known]),
-        prefactor=math.exp(intercept),
+        exponent_interval=interval,
         r_squared=1.0 if total == 0 else 1.0 - residual / total,
         count=len(known),
         x_min=known[0][0],
         x_max=known[-1][0],
-        y_ratio=max(y for _, y, *_ in known) / min(y for _, y, *_ in known),
-        y_rise=after[1] / before[1],
-        rise_interval=(after[2] / before[3], after[3] / before[2]) if len(before) == len(after) == 4 and before is not after else None,
+        y_rise=largest_rise(known, 1, 1),
+        rise_interval=(largest_rise(known, 2, 3), largest_rise(known, 3, 2)) if interval else None,
     )
+
+
+def largest_rise(known: Sequence[Sequence[float]], above: int, below: int) -> float:
+    """The largest column `above` of a point over column `below` of an earlier one; 1 where all fall."""
+    return max(1.0, *(after[above] / before[below] for before, after in itertools.combinations(known, 2)))
 
 
 def steepest(weights: Sequence[float], intervals: Sequence[Sequence[float]]) -> Interval:

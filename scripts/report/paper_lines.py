@@ -42,6 +42,8 @@ RULES = {  # that several claims share
     "lines": "As in figure 5, a line has no simulated change of the machine, the library's own collective and at least the first segment's "
     "tokens on each rank; segments may be more.",
     "lengths": f"A line needs {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}.",
+    "intervals": "A line decides if the whole interval of its value lies on one side of the threshold: what the intervals of its medians allow. "
+    "Simulated times have no scatter; measured ones of fewer than five samples have no interval and decide nothing.",
     "short lengths": f"A line whose time grows by less than {FLOOR_SHARE:g} of its exponent in table 1 at first (N², N√N, N) counts from where it "
     f"grows by {GROWN_SHARE:g} of it: shorter sequences show the latency of machine and network, not attention's. One that never does is listed, "
     "not judged. Times of more ranks than cores decide nothing.",
@@ -179,6 +181,14 @@ class TimedLine:
         if fit is None and whole:
             unjudged.append(Unjudged(LATENCY_RULES, f"{where} ({span_text(whole)})", tuple(self.whole)))
         return fit
+
+    def keeps(self, fit: PowerLaw, *limits: Callable[[float, float], bool]) -> bool | None:
+        """Whether (exponent, rise) keep all one-sided limits at both ends of their intervals; False where they break one at both;
+        None in between, and where measured times have no intervals."""
+        if not fit.exponent_interval and self.whole[0].source != "simulated":
+            return None
+        kept = [{limit(*end) for end in fit.ends} for limit in limits]
+        return False if {False} in kept else None if {True, False} in kept else True
 
 
 def timed_lines(ctx: Context, source: str, pattern: str, axis: Callable[[Point], object]) -> list[TimedLine]:
