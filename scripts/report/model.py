@@ -219,6 +219,11 @@ class Point:
         return bool(self.median_s) and not (self.shares_cores or self.shares_gpu or self.throttled)
 
     @cached_property
+    def beyond_kernel_table(self) -> bool:
+        """A price of its simulated time is a guess: the cluster file has no figure of that size."""
+        return self.source == "simulated" and bool(self.num("metrics.beyond_kernel_table"))
+
+    @cached_property
     def time_per_sequence_s(self) -> float | None:
         """Median of one forward divided by the batch: comparable between batch sizes."""
         return None if self.median_s is None else self.median_s / self.batch

@@ -227,6 +227,16 @@ class Results(unittest.TestCase):
                 self.assertIn(f"<td>ring{suffix}{added}</td>", page)
                 self.assertIn("is not known (the run was recorded before lnbench looked", page)
 
+    def test_recorded_exponents_stand_with_their_intervals(self) -> None:
+        directory = write_result(self.folder / "fits", full_sweep()[:4])
+        result = json.loads((directory / "result.json").read_text())
+        fit = result["summary"]["fits"][0]
+        result["summary"]["fits"] = [fit, fit | {"exponent_low": 1.98, "exponent_high": 2.01}, fit | {"exponent_low": None, "exponent_high": None}]
+        (directory / "result.json").write_text(json.dumps(result))
+        recorded = self.page(directory).partition("Fits recorded by ")[2]
+        self.assertEqual(re.findall(r"<td[^>]*>(2(?: \[[^<]*)?)</td>", recorded.partition("</table>")[0]), ["2", "2 [1.98, 2.01]", "2"])
+        self.assertNotIn("exponent_low", recorded)
+
     def test_pictures_and_stale_pictures(self) -> None:
         directory = write_result(self.folder / "run", [point("dilated", n * K, p) for n in (8, 16) for p in (1, 2)])
         plots = directory / "plots"

@@ -84,7 +84,7 @@ def count(value: float | None) -> str:
 
 
 def kernel_table_label(point: Point) -> str:
-    return MISSING if point.source != "simulated" else "beyond" if point.num("metrics.beyond_kernel_table") else "within"
+    return MISSING if point.source != "simulated" else "beyond" if point.beyond_kernel_table else "within"
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -120,7 +120,7 @@ COLUMNS: tuple[Column, ...] = (
     number_column("work", "flops_per_s", "rate", "work.flops_per_s", rate_label),
     number_column("work", "share_of_peak", "share of peak", "work.share_of_peak", percent_label),
     number_column("work", "balance", "balance", "work.balance", percent_label),
-    Column("beyond_kernel_table", "kernel table", "work", lambda p: int(p.num("metrics.beyond_kernel_table") or 0), kernel_table_label),
+    Column("beyond_kernel_table", "kernel table", "work", lambda p: int(p.beyond_kernel_table), kernel_table_label),
     *(
         number_column("messages and memory", f"{key}_per_rank", title, f"comm.{key}_per_rank", label)
         for key, title, label in (
@@ -249,6 +249,9 @@ def fit_table(ctx: Context) -> str:
     return scroll_table("fits", heads, map(table_row, rows), PRINTED_FITS)
 
 
+EXPONENT_ENDS = ("exponent_low", "exponent_high")  # absent in older results
+
+
 def recorded_fits(ctx: Context) -> str:
     """`summary.fits` of the runs, whatever keys they have."""
     parts = []
@@ -257,10 +260,17 @@ def recorded_fits(ctx: Context) -> str:
         listed = [f for f in fits if isinstance(f, dict)] if isinstance(fits, list) else []
         if not listed:
             continue
-        keys = list(dict.fromkeys(k for f in listed for k in f))
-        rows = [table_row(series_cell(run, f) if k == "series" else fit_cell(f.get(k)) for k in keys) for f in listed]
+        keys = [k for k in dict.fromkeys(k for f in listed for k in f) if k not in EXPONENT_ENDS]
+        rows = [table_row(recorded_cell(run, f, k) for k in keys) for f in listed]
         parts.append(f"<h3>Fits recorded by {escape(run.name)}</h3>{scroll_table('recorded fits', keys, rows, PRINTED_FITS)}")
     return "".join(parts)
+
+
+def recorded_cell(run: Run, fit: dict[str, Any], key: str) -> str:
+    if key == "series":
+        return series_cell(run, fit)
+    ends = [number(fit.get(k)) for k in EXPONENT_ENDS] if key == "exponent" else [None]
+    return fit_cell(fit.get(key)) + (bracket(tuple(ends), fit_cell) if None not in ends else "")
 
 
 def series_cell(run: Run, fit: dict[str, Any]) -> str:

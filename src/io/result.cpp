@@ -237,16 +237,23 @@ BatchLines lines_of(const std::string& series, const std::vector<const PointReco
   return by_batch;
 }
 
+// Of the interval of a median, at least, where an exponent takes it: five samples have 94 %.
+constexpr double kSureLevel = 0.9;
+
 void add_fits(Summary& s, const std::string& series, Source source,
               const std::vector<const PointRecord*>& points) {
   for (const auto& [name, line] : lines_of(series, points)) {
-    std::vector<double> seq_len, median_s;
+    std::vector<double> seq_len, median_s, low_s, high_s;
     for (const PointRecord* r : line) {
       seq_len.push_back(double(r->params.problem.seq_len));
       median_s.push_back(r->timing.median_s);
+      if (source == Source::kSimulated || !(r->timing.ci_level >= kSureLevel)) continue;
+      low_s.push_back(r->timing.ci_low_s);
+      high_s.push_back(r->timing.ci_high_s);
     }
     if (std::set(seq_len.begin(), seq_len.end()).size() < 3) continue;
-    s.fits.push_back({fit_power_law(seq_len, median_s), name, source});
+    if (low_s.size() < line.size()) low_s = high_s = {};
+    s.fits.push_back({fit_power_law(seq_len, median_s, low_s, high_s), name, source});
   }
 }
 

@@ -101,6 +101,8 @@ struct FitRecord : PowerFit {  // median_s against seq_len
     visit("series", f.series);
     visit("source", f.source);
     visit("exponent", f.exponent);
+    visit("exponent_low", f.exponent_low, {.later = true});
+    visit("exponent_high", f.exponent_high, {.later = true});
     visit("r_squared", f.r_squared);
     visit("points", f.points);
     visit("seq_len_min", f.x_min, {.unit = Unit::kCount});

@@ -36,7 +36,7 @@ TEST(Summary, FitsNeverMixBatches) {
     PointRecord r = ok_record(points()[0], 1);
     r.params.problem.seq_len = seq_len;
     r.params.problem.batch = batch;
-    r.timing.median_s = median_s;
+    set_timing(r, std::vector<double>(10, median_s), 3);
     return r;
   };
   std::vector<PointRecord> two, tokens;
@@ -53,6 +53,26 @@ TEST(Summary, FitsNeverMixBatches) {
   ASSERT_EQ(together.fits.size(), 1u);
   EXPECT_NEAR(together.fits[0].exponent, 0, 1e-9);
   EXPECT_TRUE(together.fits[0].series.ends_with(" tokens_per_batch=4K"));
+}
+
+TEST(Summary, AnExponentHasAnIntervalWhereEachMedianHasOne) {
+  std::vector<PointRecord> records;
+  for (const int64_t n : {1024, 2048, 4096}) {  // median n, in [n / 2, 2 n]
+    records.push_back(ok_record(points()[0], 1));
+    records.back().params.problem.seq_len = n;
+    const double t = double(n);
+    set_timing(records.back(), std::vector<double>{t / 2, t / 2, t, 2 * t, 2 * t}, 3);
+  }
+  const FitRecord fit = summarize(records, 3).fits[0];
+  EXPECT_NEAR(fit.exponent, 1, 1e-9);
+  EXPECT_NEAR(fit.exponent_low, 0, 1e-9);
+  EXPECT_NEAR(fit.exponent_high, 2, 1e-9);
+  for (PointRecord& r : records) r.source = Source::kSimulated;  // a band is no scatter
+  EXPECT_TRUE(std::isnan(summarize(records, 3).fits[0].exponent_low));
+  for (PointRecord& r : records) r.source = Source::kMeasured;
+  set_timing(records[1], std::vector<double>(4, 2048), 3);  // four samples: 88 %
+  EXPECT_NEAR(summarize(records, 3).fits[0].exponent, 1, 1e-9);
+  EXPECT_TRUE(std::isnan(summarize(records, 3).fits[0].exponent_high));
 }
 
 TEST(Summary, ASeriesIsOneSetOfOptions) {

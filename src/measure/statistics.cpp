@@ -159,8 +159,11 @@ std::vector<double> holm_adjust(std::span<const double> p_values) {
   return adjusted;
 }
 
-PowerFit fit_power_law(std::span<const double> x, std::span<const double> y) {
+PowerFit fit_power_law(std::span<const double> x, std::span<const double> y,
+                       std::span<const double> y_low, std::span<const double> y_high) {
   check(x.size() == y.size(), "fit of ", x.size(), " x to ", y.size(), " y");
+  check(y_low.size() == y_high.size() && (y_low.empty() || y_low.size() == y.size()),
+        "intervals of a fit: ", y_low.size(), " and ", y_high.size(), " ends of ", y.size(), " y");
   check(x.size() >= 3, "a fit needs three points, has ", x.size());
   const double n = double(x.size());
   double mean_x = 0, mean_y = 0;
@@ -179,7 +182,14 @@ PowerFit fit_power_law(std::span<const double> x, std::span<const double> y) {
   const auto [low, high] = std::minmax_element(x.begin(), x.end());
   check(*low < *high, "a fit needs two different x, all are ", *low);
   PowerFit fit{.exponent = xy / xx, .x_min = *low, .x_max = *high, .points = int64_t(x.size())};
-  fit.factor = std::exp(mean_y - fit.exponent * mean_x);
+  if (!y_low.empty()) fit.exponent_low = fit.exponent_high = 0;
+  for (size_t i = 0; i < y_low.size(); ++i) {
+    check(y_low[i] > 0 && y_low[i] <= y_high[i], "interval ", y_low[i], " to ", y_high[i]);
+    const double weight = (std::log(x[i]) - mean_x) / xx;
+    const double at_low = weight * std::log(y_low[i]), at_high = weight * std::log(y_high[i]);
+    fit.exponent_low += std::min(at_low, at_high);
+    fit.exponent_high += std::max(at_low, at_high);
+  }
   // y constant up to rounding leaves no variation to explain.
   const double residual = std::max(0.0, yy - fit.exponent * xy);
   fit.r_squared = yy <= 1e-24 * n ? 1 : 1 - residual / yy;

@@ -6,6 +6,7 @@
 // level 97.9 %. Nothing about the distribution is assumed beyond independence.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -48,14 +49,22 @@ double smallest_p_value(size_t n_a, size_t n_b);
 // NaN means "not tested": it stays NaN and does not count.
 std::vector<double> holm_adjust(std::span<const double> p_values);
 
-// y = factor * x^exponent by least squares on logarithms. Needs three points with x, y > 0 and two
-// different x; throws Error otherwise.
+// y ~ x^exponent by least squares on logarithms. Needs three points with x, y > 0 and two different
+// x; throws Error otherwise.
+//
+// Example: y = 1, 1, 1 at x = 1, 2, 4 has exponent 0; where each y is known to [1/2, 2], it lies in
+// [-1, 1]: the first at one end, the last at the other tilt the line most, the middle does not.
 struct PowerFit {
-  double exponent = 0, factor = 0;
+  double exponent = 0;
+  // Least and largest exponent of all y between their ends; NaN where none are given.
+  double exponent_low = std::numeric_limits<double>::quiet_NaN();
+  double exponent_high = std::numeric_limits<double>::quiet_NaN();
   double r_squared = 0;  // 1 when y is constant and fitted exactly
   double x_min = 0, x_max = 0;
   int64_t points = 0;
 };
-PowerFit fit_power_law(std::span<const double> x, std::span<const double> y);
+// The ends of the interval of each y, if given: 0 < y_low <= y <= y_high.
+PowerFit fit_power_law(std::span<const double> x, std::span<const double> y,
+                       std::span<const double> y_low = {}, std::span<const double> y_high = {});
 
 }  // namespace longnet

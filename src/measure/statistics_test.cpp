@@ -148,12 +148,25 @@ TEST(PowerFit, FindsTheExponent) {
   }
   const PowerFit fit = fit_power_law(x, y);
   EXPECT_NEAR(fit.exponent, 2, 1e-12);
-  EXPECT_NEAR(fit.factor, 3e-9, 1e-18);
   EXPECT_NEAR(fit.r_squared, 1, 1e-12);
   EXPECT_EQ(fit.x_min, 1024);
   EXPECT_EQ(fit.x_max, 65536);
   EXPECT_NEAR(fit_power_law(x, flat).exponent, 0, 1e-12);
   EXPECT_EQ(fit_power_law(x, flat).r_squared, 1);
+}
+
+// The first at one end and the last at the other tilt the line most; the middle does not.
+TEST(PowerFit, AnExponentIsOpenByTheIntervalsOfAllValues) {
+  const std::vector<double> x{1, 2, 4}, y{1, 1, 1}, low{0.5, 0.001, 0.5}, high{2, 1000, 4};
+  const PowerFit fit = fit_power_law(x, y, low, high);
+  EXPECT_NEAR(fit.exponent, 0, 1e-12);
+  EXPECT_NEAR(fit.exponent_low, -1, 1e-12);    // 2 to 1/2 over a factor of 4
+  EXPECT_NEAR(fit.exponent_high, 1.5, 1e-12);  // 1/2 to 4
+  EXPECT_TRUE(std::isnan(fit_power_law(x, y).exponent_low));
+  EXPECT_TRUE(std::isnan(fit_power_law(x, y).exponent_high));
+  EXPECT_THROW(fit_power_law(x, y, low, one_to(2)), Error);
+  EXPECT_THROW(fit_power_law(x, y, one_to(2), one_to(2)), Error);
+  EXPECT_THROW(fit_power_law(x, y, high, low), Error);
 }
 
 TEST(PowerFit, RefusesValuesThatCannotBeFitted) {
