@@ -57,6 +57,12 @@ def place_of(ctx: Context, point: Point) -> str:
     return f"on {escape(where)} ({escape(point.source)})"
 
 
+def time_of(point: Point) -> str:
+    """Its time, and whether the cluster file has figures of kernels of that size."""
+    guess = " (a guess, beyond the kernel table)" if point.beyond_kernel_table else ""
+    return f"<strong>{spoken_duration(point.median_s)}</strong>{guess}"
+
+
 def length_of(point: Point) -> str:
     if point.batch > 1:
         return f"For {token_label(point.batch * (point.seq_len or 0))} tokens in sequences of {token_label(point.seq_len)}"
@@ -103,8 +109,8 @@ def comparison(ctx: Context) -> list[Said]:
     longest = max((p.seq_len or 0, p.ranks) for p, _ in pairs)
     exact, dilated = min((pair for pair in pairs if ((pair[0].seq_len or 0), pair[0].ranks) == longest), key=lambda pair: pair[0].median_s or 0)
     text = (
-        f"{length_of(exact)} {place_of(ctx, exact)} dilated attention takes <strong>{spoken_duration(dilated.median_s)}</strong>, "
-        f"exact attention ({escape(exact.algorithm)}) <strong>{spoken_duration(exact.median_s)}</strong>: {times_text(exact, dilated)}{pairs_text(exact, dilated)}."
+        f"{length_of(exact)} {place_of(ctx, exact)} dilated attention takes {time_of(dilated)}, "
+        f"exact attention ({escape(exact.algorithm)}) {time_of(exact)}: {times_text(exact, dilated)}{pairs_text(exact, dilated)}."
     )
     remarks = (OTHER_FUNCTION, never_heard_text(dilated), shorter_segment_text(exact, dilated))
     return [Said(text, (exact, dilated), conditions(dilated, *remarks))]
@@ -120,7 +126,7 @@ def longest_run(ctx: Context) -> list[Said]:
     work = shared_work_text([point]) if point.pattern == "dilated" and widths_and_rates(point) else ""
     text = (
         f"{length_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention takes "
-        f"<strong>{spoken_duration(point.median_s)}</strong>, {per_token} per token."
+        f"{time_of(point)}, {per_token} per token."
     )
     return [Said(text, (point,), conditions(point, work))]
 
@@ -158,15 +164,15 @@ def of_models(ctx: Context) -> list[Said]:
         longest = max(both, key=lambda some: (some[0].seq_len or 0, some[0].ranks))
         dilated, exact = (min((p for p in longest if p.pattern == kind), key=lambda p: p.median_s or 0) for kind in ("dilated", "dense"))
         text = (
-            f"{model_problem(ctx, dilated)} takes <strong>{spoken_duration(dilated.median_s)}</strong> with dilated attention, "
-            f"<strong>{spoken_duration(exact.median_s)}</strong> with exact attention ({escape(exact.algorithm)}): "
+            f"{model_problem(ctx, dilated)} takes {time_of(dilated)} with dilated attention, "
+            f"{time_of(exact)} with exact attention ({escape(exact.algorithm)}): "
             f"{times_text(exact, dilated)} the time."
         )
         said.append(Said(text, (dilated, exact)))
     if timed:
         longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0)))
         if not both or (longest.seq_len or 0) > said[0].length:
-            text = f"{model_problem(ctx, longest)} takes <strong>{spoken_duration(longest.median_s)}</strong> with {escape(longest.algorithm)} attention."
+            text = f"{model_problem(ctx, longest)} takes {time_of(longest)} with {escape(longest.algorithm)} attention."
             said.append(Said(text, (longest,)))
     return said
 
@@ -190,7 +196,7 @@ def of_other_passes(ctx: Context) -> list[Said]:
         return []
     longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0.0)))
     name = f"{longest.algorithm} attention, {longest.compute_pass.replace('_', ' and ')},"
-    text = f"{length_of(longest)} {place_of(ctx, longest)} {escape(name)} takes <strong>{spoken_duration(longest.median_s)}</strong>."
+    text = f"{length_of(longest)} {place_of(ctx, longest)} {escape(name)} takes {time_of(longest)}."
     return [Said(text, (longest,), conditions(longest))]
 
 

@@ -101,6 +101,8 @@ def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
         parts.append("×: refused, at its predicted peak")
     if any("doubt" in row for row in drawing.rows):
         parts.append("?: decides no claim")
+    if any("guess" in row for row in drawing.rows):
+        parts.append("*: a guess, beyond the kernel table")
     if any("group_text" in row for row in drawing.rows):
         parts.append("number: ranks that share a sequence, where it changes")
     if any("uncounted" in row for row in drawing.rows):
@@ -188,7 +190,8 @@ def line_text(kind: Kind, x: str, line: list[Row]) -> str:
     """ "dilated: 16 s at 16K to 32 s at 32K (measured, 2 ranks)"."""
     ends = [min(line, key=lambda r: r[x]), max(line, key=lambda r: r[x])]
     where = [r["length_label"] if x == "seq_len" else r["ranks_label"] for r in ends]
-    values = [f"{r.get('value_text') or kind.spoken(r['value'])} at {place}" for r, place in zip(ends, where)]
+    guesses = [" (a guess)" if "guess" in r else "" for r in ends]
+    values = [f"{r.get('value_text') or kind.spoken(r['value'])} at {place}{guess}" for r, place, guess in zip(ends, where, guesses)]
     panel = ends[0].get("panel", "")
     held = ends[0]["ranks_label"] if x == "seq_len" else panel or f"{ends[0]['length_label']} tokens"
     known = dict.fromkeys((ends[0]["source"], held, *([panel] if panel and panel not in ends[0]["series"] else [])))

@@ -276,6 +276,22 @@ class Design(unittest.TestCase):
         self.assertIn("For 32K tokens in sequences of 8K on 2 ranks", sentences(context(records))[0].text)
         self.assertEqual(sentences(context([])), [])
 
+    def test_a_time_beyond_the_kernel_table_is_called_a_guess(self) -> None:
+        """In the first sentences, in the picture and below it: exact attention at a length that no kernel was timed at."""
+        records = [point(a, n * M, 64, source="simulated", time_s=n) for a in ("dilated", "ring") for n in (16, 64)]
+        guess = next(r for r in records if r["params"]["algorithm"] == "ring" and r["params"]["seq_len"] == 64 * M)
+        self.assertNotIn("guess", sentences(context(records))[0].text)
+        guess["metrics"] = {"beyond_kernel_table": 1}
+        self.assertIn("exact attention (ring) <strong>64 s</strong> (a guess, beyond the kernel table): ", sentences(context(records))[0].text)
+        drawn = next(f for f in build_figures(context(records)) if f.name == "latency")
+        self.assertEqual([r["id"] for r in rows_of(drawn) if "guess" in r], [guess["id"]])
+        self.assertIn("hollow marks: simulated · *: a guess, beyond the kernel table", drawn.spec["title"]["subtitle"])
+        self.assertEqual(next(layer for layer in drawn.spec["layer"] if layer["name"] == "guess")["mark"]["text"], "*")
+        self.assertIn("64 s at 64M (a guess)", drawn.finding)
+        self.assertEqual(drawn.finding.count("a guess"), 1)
+        measured = [r | {"source": "measured"} for r in records]
+        self.assertNotIn("guess", str([*sentences(context(measured)), *build_figures(context(measured))[0].spec["layer"]]))
+
     def test_the_sentence_takes_the_paper_s_first_segment(self) -> None:
         """Shorter ones are faster: they speak only where there is no other, with what the paper's would give."""
         def short(record: dict[str, Any]) -> dict[str, Any]:

@@ -130,6 +130,8 @@ def timed_row(ctx: Context, point: Point, scale: float = 1.0) -> Row:
     row = base_row(ctx, point)
     low, high, median = point.num("timing.ci_low_s"), point.num("timing.ci_high_s"), point.median_s
     row["value"] = None if median is None else median * scale
+    if point.beyond_kernel_table:
+        row["guess"] = "beyond the kernel table"
     if low and high and low > 0 and high > 0:
         row |= {"low": low * scale, "high": high * scale}
         if point.source == "simulated":  # a colour, not a scale: legends would fill their hollow marks
