@@ -102,7 +102,11 @@ std::string CostModel::why_no_speed(const ClusterSpec& c, const AttentionProblem
 }
 
 CostModel::CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded)
-    : cluster_(cluster), sharded_(sharded), prices_{read_prices(false), read_prices(true)} {
+    : cluster_(cluster),
+      sharded_(sharded),
+      unmasked_(sharded),
+      prices_{read_prices(false), read_prices(true)} {
+  unmasked_.problem.causal = false;
   if (prices_[0].tables[sharded.problem.causal].empty())
     throw UsageError(why_no_speed(cluster, sharded.problem));
   const int all = cluster.num_gpus(), busy = sharded.layout.world_size();
@@ -126,21 +130,44 @@ CostModel::Prices CostModel::read_prices(bool backward) const {
   return out;
 }
 
+// Blocks of rows run in waves, of which the last is seldom full: whole waves over those needed.
+double CostModel::wave_factor(double rows) const {
+  if (cluster_.device.fill_rows.value == 0) return 1;
+  const double waves = rows / cluster_.device.fill_rows.value;
+  return std::ceil(waves) / waves;
+}
+
 // For an attend that a mask cuts, the table's causal rows give the cost of the triangle (half of
-// the keys are seen); between that and all keys, in proportion.
-Price CostModel::pair_price(const Prices& prices, const AttendCounts& c) const {
+// the others are seen); between that and all of them, in proportion.
+Price CostModel::split_price(const Prices& prices, const AttendCounts& c, double rows,
+                             double most) const {
   const double d = double(sharded_.problem.head_dim);
   const auto& [unmasked, masked] = prices.tables;
-  const double uncut = unmasked.read(c.most_keys, d);
-  const bool knows_uncut = prices.has_unmasked && unmasked.covers(c.most_keys, d);
-  if (!c.masked) return {uncut, !knows_uncut};
-  const double seen = c.pairs / c.queries, half = std::max(0.5, seen / c.most_keys);
-  const double keys = std::min(c.most_keys, 2 * seen);
-  const double triangle = masked.read(keys, d);
+  const double waves = wave_factor(rows), uncut = unmasked.read(most, d);
+  const bool knows_uncut = prices.has_unmasked && unmasked.covers(most, d);
+  if (!c.masked) return {waves * uncut, !knows_uncut};
+  const double seen = c.pairs / rows, half = std::max(0.5, seen / most);
+  const double others = std::min(most, 2 * seen);
+  const double triangle = masked.read(others, d);
   const bool is_slower = prices.backward && prices.has_unmasked && uncut > triangle;
   const bool takes_uncut = is_slower || half > 0.51;  // a triangle's half has the diagonal besides
-  return {interpolate(half, 0.5, is_slower ? uncut : triangle, 1, uncut),
-          !masked.covers(keys, d) || (takes_uncut && !knows_uncut)};
+  return {waves * interpolate(half, 0.5, is_slower ? uncut : triangle, 1, uncut),
+          !masked.covers(others, d) || (takes_uncut && !knows_uncut)};
+}
+
+Price CostModel::pair_price(const Prices& prices, const Attend& op, const AttendCounts& c) const {
+  const auto split = cluster_.device.backward_splits.find(cluster_.device.kernel);
+  const KernelSplit by = prices.backward && split != cluster_.device.backward_splits.end()
+                             ? split->second.value
+                             : KernelSplit::kQueries;
+  const Price by_queries = split_price(prices, c, c.queries, c.most_keys);
+  if (by == KernelSplit::kQueries) return by_queries;
+  const double keys = attended_keys(sharded_, op);
+  const double held = c.masked ? attended_keys(unmasked_, op) : keys;
+  const Price by_keys = split_price(prices, c, keys, c.queries * c.most_keys / held);
+  if (by == KernelSplit::kKeys) return by_keys;
+  return {(3 * by_queries.seconds + 4 * by_keys.seconds) / 7,  // products of the two passes
+          by_queries.beyond_table || by_keys.beyond_table};
 }
 
 // Memory is read and written at least for Q, the result and each K and V row that queries see;
@@ -154,22 +181,6 @@ double CostModel::memory_bytes(const Attend& op, const AttendCounts& c, bool bac
       std::min(2 * row * kv_rows, double(view_bytes(sharded_, TensorKind::kKeyValue, op.kv)));
   if (backward) return c.queries * (2 * row + 8 + 8 * d) + kv_bytes * (1 + 8 / element);
   return c.queries * (row + 4.0 * (d + 1)) + kv_bytes;
-}
-
-double CostModel::wave_factor(const Attend& op, const AttendCounts& c, bool backward) const {
-  const DeviceSpec& device = cluster_.device;
-  if (device.fill_rows.value == 0) return 1;
-  const auto by_waves_of = [&](double rows) {
-    const double waves = rows / device.fill_rows.value;
-    return std::ceil(waves) / waves;
-  };
-  const auto split = device.backward_splits.find(device.kernel);
-  if (!backward || split == device.backward_splits.end() ||
-      split->second.value == KernelSplit::kQueries)
-    return by_waves_of(c.queries);
-  const double by_keys = by_waves_of(attended_keys(sharded_, op));
-  if (split->second.value == KernelSplit::kKeys) return by_keys;
-  return (3 * by_waves_of(c.queries) + 4 * by_keys) / 7;  // products of the two passes
 }
 
 CostModel::AttendCost CostModel::attend(const Attend& op, bool backward, bool adds) const {
@@ -186,8 +197,8 @@ CostModel::AttendCost CostModel::attend(const Attend& op, bool backward, bool ad
     return {{attend_seconds(own ? *own : *any, c) / speed_ + launch, !is_known}, c.pairs};
   }
   if (c.pairs == 0) return {{launch}};
-  const Price pair = pair_price(prices, c);
-  const double compute = c.pairs * pair.seconds * wave_factor(op, c, backward);
+  const Price pair = pair_price(prices, op, c);
+  const double compute = c.pairs * pair.seconds;
   const double memory = memory_bytes(op, c, backward) / device.memory_bandwidth_bytes_per_s.value;
   double seconds = std::max(compute, memory) + launch;
   if (adds && cluster_.merge != MergeKind::kFused)

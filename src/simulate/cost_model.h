@@ -1,10 +1,11 @@
 // Seconds that a device takes for one op of a program.
 //
 // Where a device has an attend model, that prices an attend (AttendCounts). Else an attend takes
-// the seconds per (query, key) pair that the table of the cluster's kernel gives; longer in
-// proportion when its last wave of blocks is not full; and never less than memory needs for its
-// operands. An attend of a backward pass is priced alike, by models and rows of its own, and in
-// waves of what its kernel splits. Packs, merges, sums of gradients and deltas move bytes.
+// the seconds per (query, key) pair that the table of the cluster's kernel gives for as many keys
+// as a query has; longer in proportion when its last wave of blocks is not full; and never less
+// than memory needs for its operands. An attend of a backward pass is priced alike, by models and
+// rows of its own; where its kernel splits keys, by the queries that a key has, in waves of keys.
+// Packs, merges, sums of gradients and deltas move bytes.
 //
 // An attend that causality does not cut takes the unmasked rows of the table. Few masked figures of
 // backward passes are published: a pair under a mask costs at least what it costs without one.
@@ -45,10 +46,10 @@ AttendCounts count_attend(const ShardedProblem& sharded, const Attend& op, doubl
 double attend_seconds(const AttendModel& model, const AttendCounts& counts);
 
 // Seconds of an op. `beyond_table`: of a size that the cluster file has no figure of, so that the
-// seconds are a guess. Of attends: keys a query, or a head_dim, that its rows do not enclose; rows
-// of the other mask in place of missing ones. Of models: products of fewer tiles than the device
-// has multiprocessors, for the file has the speed of large ones; functions of rows, losses and
-// updates whose speed it does not have.
+// seconds are a guess. Of attends: keys a query (queries a key), or a head_dim, that its rows do
+// not enclose; rows of the other mask in place of missing ones. Of models: products of fewer tiles
+// than the device has multiprocessors, for the file has the speed of large ones; functions of rows,
+// losses and updates whose speed it does not have.
 struct Price {
   double seconds = 0;
   bool beyond_table = false;
@@ -98,12 +99,17 @@ class CostModel {
     bool has_unmasked = false;  // the first table has rows of its own, not those of the second
   };
   Prices read_prices(bool backward) const;
-  Price pair_price(const Prices& prices, const AttendCounts& counts) const;
+  double wave_factor(double rows) const;
+  // Seconds a pair of a kernel whose blocks of `rows` (queries or keys, of all heads) loop over the
+  // others, of which a row would see `most` without a mask.
+  Price split_price(const Prices& prices, const AttendCounts& counts, double rows,
+                    double most) const;
+  // By what the kernel splits.
+  Price pair_price(const Prices& prices, const Attend& op, const AttendCounts& counts) const;
   double memory_bytes(const Attend& op, const AttendCounts& counts, bool backward) const;
-  // Blocks run in waves, of which the last is seldom full: whole waves over those that are needed.
-  double wave_factor(const Attend& op, const AttendCounts& counts, bool backward) const;
   const ClusterSpec& cluster_;
   const ShardedProblem& sharded_;
+  ShardedProblem unmasked_;       // the same without a mask
   std::array<Prices, 2> prices_;  // forward passes, backward passes
   double speed_ = 1;  // compute speed over that of a cluster whose ranks are all at work
 };

@@ -335,6 +335,26 @@ TEST(CostModel, BackwardWavesCountWhatTheKernelSplits) {
   EXPECT_DOUBLE_EQ(times(), 2 * (rows - 1) / rows);
 }
 
+// 2048 queries, 4096 keys: blocks of keys loop over queries, blocks of queries over keys.
+TEST(CostModel, ABackwardPassIsPricedByTheRowsThatItsBlocksLoopOver) {
+  ClusterSpec c = plain_cluster();
+  c.device.attend = {
+      {.rows = 4096, .head_dim = 64, .flops_per_s = 2e14, .source = "test"},
+      {.rows = 2048, .head_dim = 64, .backward = true, .flops_per_s = 1e14, .source = "test"},
+      {.rows = 4096, .head_dim = 64, .backward = true, .flops_per_s = 2e14, .source = "test"}};
+  const ShardedProblem s = dense(4096, 2, 64);
+  Attend op = whole(s);
+  op.kv.rows.owners.count = 2;
+  const auto speed = [&](KernelSplit split) {
+    c.device.backward_splits[c.device.kernel] = {split, "test"};
+    const double seconds = CostModel(c, s).attend(op, true).seconds - c.device.launch_s.value;
+    return 10.0 * 64 * 2048 * 4096 * 4 / seconds;
+  };
+  EXPECT_NEAR(speed(KernelSplit::kQueries), 2e14, 1e4);
+  EXPECT_NEAR(speed(KernelSplit::kKeys), 1e14, 1e4);
+  EXPECT_NEAR(speed(KernelSplit::kBoth), 7e14 / (3 / 2.0 + 4 / 1.0), 1e4);
+}
+
 // 2 ranks of 32 tokens, 4 heads, bf16: with each branch alone there are deltas of its 32 and 8 rows
 // of a head.
 TEST(CostModel, ADeltaOfABranchReadsTheRowsOfTheBranch) {
