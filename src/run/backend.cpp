@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "comm/threads/thread_world.h"
 #include "core/tagged_memory.h"
 #include "core/transports.h"
 #include "execute/bound_program.h"
@@ -17,6 +18,8 @@
 #include "measure/resident_memory.h"
 #include "run/fill_record.h"
 #include "run/rank_clock.h"
+#include "schedule/accounting.h"
+#include "schedule/registry.h"
 
 namespace longnet {
 namespace {
@@ -102,47 +105,6 @@ class HostSession final : public PointSession {
   std::optional<ResidentGrowth> resident_;  // this process's, kept by one of its ranks
 };
 
-// FLOP/s (4 d per pair) of the kernel on segments of 2048 rows, all threads at work, as
-// kernels_benchmark measures it: the mean of a few repetitions.
-double measure_attend_rate(const AttentionKernel& kernel, const AttendOptions& options,
-                           int threads) {
-  constexpr int64_t kRows = 2048, kSegmentsPerThread = 4;
-  constexpr int kRepetitions = 3;
-  const int64_t segments = kSegmentsPerThread * threads, d = options.head_dim;
-  const int64_t rows = segments * kRows, row = d * dtype_bytes(options.dtype);
-  MemoryLedger ledger;
-  const TaggedBuffer q(ledger, "q", rows * row), k(ledger, "k", rows * row),
-      v(ledger, "v", rows * row), o(ledger, "o", rows * (d + 1) * int64_t{sizeof(float)}),
-      workspace(ledger, kWorkspaceTag, kernel.workspace_bytes(options, threads));
-  const auto worker = make_cpu_row_worker();
-  const auto fill = [&](Tensor tensor, const TaggedBuffer& into) {
-    const FillRows all{.tensor = tensor, .rows = rows, .out = into.data(), .row_stride = d};
-    worker->fill({&all, 1}, {.head_dim = d, .dtype = options.dtype}, threads);
-  };
-  fill(Tensor::kQuery, q);
-  fill(Tensor::kKey, k);
-  fill(Tensor::kValue, v);
-  std::vector<KvRun> runs;
-  std::vector<AttendGrid> tasks;
-  float* const out = reinterpret_cast<float*>(o.data());
-  runs.reserve(size_t(segments));  // tasks point into them
-  for (int64_t s = 0; s < segments; ++s) {
-    const int64_t at = s * kRows * row;
-    runs.push_back({.k = k.data() + at, .v = v.data() + at, .row_stride = d, .rows = kRows});
-    tasks.push_back({{.q = {.q = q.data() + at, .row_stride = d, .rows = kRows},
-                      .kv = {&runs[size_t(s)], 1},
-                      .out = {.o = out + s * kRows * d,
-                              .lse = out + rows * d + s * kRows,
-                              .o_stride = d,
-                              .lse_stride = 1}}});
-  }
-  kernel.attend(tasks, options, threads, workspace.bytes());  // warms up
-  const double begin = steady_seconds();
-  for (int i = 0; i < kRepetitions; ++i) kernel.attend(tasks, options, threads, workspace.bytes());
-  const double flops = 4.0 * double(d) * double(rows) * double(kRows) * kRepetitions;
-  return flops / (steady_seconds() - begin);
-}
-
 class HostBackend final : public Backend {
  public:
   bool on_gpu() const override { return false; }
@@ -168,9 +130,17 @@ class HostBackend final : public Backend {
                              ledger);
   }
   double attend_rate(const PointParams& p) const override {
-    AttendOptions options = attend_options(p);
-    options.causal = false;
-    return measure_attend_rate(*make_kernel(p.kernel), options, p.threads);
+    AttentionProblem one_head = p.problem;
+    one_head.num_heads = one_head.num_kv_heads = 1;
+    const Schedule segments = dense_segments(one_head, int64_t{4} * p.threads);
+    const auto kernel = make_kernel(p.kernel);
+    double rate = 0;
+    run_on_threads(1, [&](Communicator& comm) {
+      MemoryLedger ledger;
+      ProgramExecutor executor(segments, *kernel, p.threads, comm, ledger);
+      rate = attend_rate_of(executor);
+    });
+    return rate;
   }
   double peak_now(const PointParams& p, double seconds,
                   const RunnerOptions& options) const override {
@@ -194,6 +164,23 @@ class HostBackend final : public Backend {
 };
 
 }  // namespace
+
+Schedule dense_segments(AttentionProblem problem, int64_t count) {
+  constexpr int64_t kRows = 2048;
+  problem.seq_len = kRows;
+  problem.batch = count;
+  problem.causal = false;
+  return find_algorithm("local").make({problem, dense_pattern(kRows), {kRows, 1}});
+}
+
+double attend_rate_of(Executor& executor) {
+  constexpr int kRuns = 3;
+  executor.fill_inputs();
+  executor.run();  // warms up
+  double seconds = 0;
+  for (int i = 0; i < kRuns; ++i) seconds += executor.run();
+  return kRuns * account(executor.sharded(), executor.program(), 0).flops / seconds;
+}
 
 std::string GpuPlanning::why_kernel_unsupported(const PointParams& p) const {
   const int64_t width = p.problem.num_heads * p.problem.head_dim;

@@ -119,6 +119,10 @@ class Backend {
 // The backend of a kernel's name. Nothing else decides by names where a kernel runs.
 const Backend& backend_of(std::string_view kernel);
 inline bool on_gpu(const PointParams& params) { return backend_of(params.kernel).on_gpu(); }
+// One rank's dense attention over `count` sequences of 2048 rows, and FLOP/s (4 d per pair) of such
+// a program: the mean of three runs.
+Schedule dense_segments(AttentionProblem problem, int64_t count);
+double attend_rate_of(Executor& executor);
 // The GPU backend, also in builds and on machines without GPUs.
 const Backend& gpu_backend();
 

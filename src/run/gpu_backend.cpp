@@ -19,8 +19,6 @@
 #include "run/fill_record.h"
 #include "run/rank_clock.h"
 #include "run/world.h"
-#include "schedule/accounting.h"
-#include "schedule/registry.h"
 
 namespace longnet {
 namespace {
@@ -228,21 +226,10 @@ class GpuBackend final : public GpuPlanning {
                             make_device_row_worker(), ledger);
   }
   double attend_rate(const PointParams& params) const override {
-    constexpr int64_t kRows = 2048, kBatch = 8;
-    AttentionProblem problem = params.problem;
-    problem.seq_len = kRows;
-    problem.batch = kBatch;
-    problem.causal = false;
-    const ShardedProblem segments{
-        problem, dense_pattern(kRows), {kRows, 1, LayoutKind::kContiguous}};
     const auto kernel = make_device_kernel(params.kernel);
     MemoryLedger ledger;
-    DeviceExecutor executor(ring_attention(segments), 0, *kernel, nullptr, {}, ledger);
-    executor.fill_inputs();
-    executor.run();
-    double seconds = 0;
-    for (int i = 0; i < 3; ++i) seconds += executor.run() / 3;
-    return account(segments, executor.program(), 0).flops / seconds;
+    DeviceExecutor executor(dense_segments(params.problem, 8), 0, *kernel, nullptr, {}, ledger);
+    return attend_rate_of(executor);
   }
   double peak_now(const PointParams&, double, const RunnerOptions&) const override {
     return device_peak_flops();
