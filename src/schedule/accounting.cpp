@@ -176,8 +176,6 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
   for (const Op& op : program.ops)
     visit_op(
         op.what,
-        // One of the two may be a whole slot of which a piece is moved.
-        [&](const Pack& o) { a.packed_bytes += std::min(bytes_of(o.from), bytes_of(o.into)); },
         [&](const Send& o) {
           a.bytes_sent += bytes_of(o.what);
           a.messages_sent += 1;
@@ -206,8 +204,8 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         [&](const Attend& o) { attended += attended_pairs(s, o); },
         [&](const AttendBackward& o) { differentiated += attended_pairs(s, o.attend()); },
         [&](const Merge&) { a.merges += 1; }, [&](const Gemm& o) { a.gemm_flops += gemm_flops(o); },
-        [](const Reset&) {}, [](const Delta&) {}, [](const RowWise&) {}, [](const CrossEntropy&) {},
-        [](const Update&) {});
+        [](const Pack&) {}, [](const Reset&) {}, [](const Delta&) {}, [](const RowWise&) {},
+        [](const CrossEntropy&) {}, [](const Update&) {});
   a.pairs = has_backward(program.pass) ? differentiated : attended;
   a.flops = pair_flops(attended + 2.5 * differentiated, s.problem.head_dim) + a.gemm_flops;
   return a;

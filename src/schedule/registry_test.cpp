@@ -303,8 +303,11 @@ TEST(Dilated, GatheredBytesDoNotGrowWithTokens) {
 
 TEST(Dilated, OneRankCommunicatesNothingAndCopiesNoKeys) {
   const ShardedProblem s{{.seq_len = 4096}, {.branches = {{512, 1}, {4096, 8}}}, {4096, 1}};
-  const RankAccount a = account(s, dilated_attention(s).program(0), 0);
-  EXPECT_EQ(a.bytes_sent + a.packed_bytes, 0);
+  const RankProgram program = dilated_attention(s).program(0);
+  const RankAccount a = account(s, program, 0);
+  EXPECT_EQ(a.bytes_sent, 0);
+  EXPECT_FALSE(std::ranges::any_of(
+      program.ops, [](const Op& op) { return std::holds_alternative<Pack>(op.what); }));
   EXPECT_EQ(a.memory_by_tag.count("gathered"), 0u);
 }
 
