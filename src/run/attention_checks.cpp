@@ -5,6 +5,7 @@
 #include "core/random.h"
 #include "core/stopwatch.h"
 #include "run/fill_record.h"
+#include "run/record_ranks.h"
 #include "run/run_checks.h"
 
 namespace longnet {

@@ -1,21 +1,15 @@
-// The parts of a record, each filled in one place. set_… and add_… take plain figures, whoever has
-// them (ranks of a run, a walk, a simulation); all ranks of a run call record_…, which first agree
-// on the figures. Metrics have no setters: record.metrics["name_unit"] = value.
+// The parts of a record, each filled in one place from plain figures, whoever has them (ranks of a
+// run, a walk, a simulation). Metrics have no setters: record.metrics["name_unit"] = value.
 #pragma once
 #include <array>
 #include <new>
 
-#include "comm/communicator.h"
 #include "execute/gradient_check.h"
-#include "kernels/row_worker.h"
-#include "measure/sampler.h"
 #include "pattern/dependency_depth.h"
-#include "run/backend.h"
+#include "run/measure_point.h"
 #include "schedule/closed_form_counts.h"
 
 namespace longnet {
-
-// ---- from figures ----
 
 // The point is check_failed; a reason that is there stays, before this one.
 void fail_check(PointRecord& record, const std::string& reason);
@@ -117,20 +111,5 @@ inline constexpr int64_t kLeastHeldToTell = int64_t{256} << 20;
 
 // Limits of a readable timeline: larger ones are dropped, unless a simulation is asked to keep it.
 inline constexpr int kTimelineOps = 64, kTimelineRanks = 8;
-
-// ---- from ranks, all of which call these ----
-
-// Each rank's seconds by its own clock (0: it has no sample) and the pairs of its program; bytes
-// and messages of the runs so far and the memory that they took, against the account of the
-// program, the plan and the closed forms. Fails the point where they differ.
-void record_counts(PointRecord& record, PointSession& session, const PointPlan& plan,
-                   const SampleSet& samples, Communicator& comm);
-// Sums and digests of all ranks' output and inputs.
-void record_content(PointRecord& record, const Executor& executor, const RowWorker& worker,
-                    Communicator& comm);
-// Times of the last run's ops on all ranks.
-std::vector<TimelineEntry> timeline_of(const Executor& executor, Communicator& comm);
-// Records them, within kTimelineOps and kTimelineRanks.
-void record_timeline(PointRecord& record, const Executor& executor, Communicator& comm);
 
 }  // namespace longnet

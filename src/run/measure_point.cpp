@@ -10,6 +10,7 @@
 #include "measure/sampler.h"
 #include "run/fill_record.h"
 #include "run/peak_windows.h"
+#include "run/record_ranks.h"
 #include "run/run_checks.h"
 #include "schedule/check_schedule.h"
 

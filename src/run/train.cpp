@@ -20,6 +20,7 @@
 #include "run/checkpoint.h"
 #include "run/fill_record.h"
 #include "run/plan_point.h"
+#include "run/record_ranks.h"
 #include "run/train_text.h"
 
 namespace longnet {
