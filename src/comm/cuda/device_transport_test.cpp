@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "emulation/emulated_device.h"
@@ -50,8 +49,8 @@ std::vector<int> values_of(const DeviceBuffer& buffer, const Stream& stream) {
   return values;
 }
 
-// To the right neighbour: 2 bytes of 10 + rank, then 1 byte of 20 + rank; twice, the second time 100
-// more. The second ticket completes the first one too.
+// To the right neighbour: 2 bytes of 10 + rank, then 1 byte of 20 + rank; twice, the second time
+// 100 more. The second ticket completes the first one too.
 TEST(DeviceTransportTest, MessagesArriveInTheirOrderAndAreCounted) {
   for (const std::string& name : usable_transports())
     with_transport(name, 3, [](DeviceTransport& transport, const Stream& stream) {
