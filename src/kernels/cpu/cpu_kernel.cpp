@@ -216,11 +216,6 @@ class CpuKernel : public AttentionKernel {
   }
 };
 
-// ---- RowWorker: cuts rows into pieces that stay in a cache between fill and digest ----
-
-constexpr int64_t kWorkRows = 1024;                 // 128 KB of bf16 at d = 64: half of an L2
-constexpr int64_t kPoisonBytes = int64_t{4} << 20;  // bytes of one call of memset
-
 // Both passes by AMX tiles, all else as `cpu`.
 class AmxKernel final : public CpuKernel {
  public:
@@ -249,6 +244,11 @@ class AmxKernel final : public CpuKernel {
   }
   int64_t tile_rows() const override { return kAmxBackwardTileRows; }
 };
+
+// ---- RowWorker: cuts rows into pieces that stay in a cache between fill and digest ----
+
+constexpr int64_t kWorkRows = 1024;                 // 128 KB of bf16 at d = 64: half of an L2
+constexpr int64_t kPoisonBytes = int64_t{4} << 20;  // bytes of one call of memset
 
 class CpuRowWorker final : public RowWorker {
  public:
