@@ -62,6 +62,7 @@ struct KernelRow {
   bool causal = false;
   bool backward = false;
   double flops_per_s = 0;  // 4 head_dim per (query, key) pair, 10 backward
+  double all_rows = 0;     // x heads x batch, whose last wave counts; 0: measured in whole waves
   std::string source{};
   bool prices(const std::string& name, DType type, bool of_backward) const {
     return kernel == name && dtype == type && backward == of_backward;
@@ -105,8 +106,9 @@ struct DeviceSpec {
   std::string kernel{};                                    // that runs: one of those in `attend`
   std::map<std::string, BackwardSplit> backward_splits{};  // by kernel; others split queries
   std::vector<AttendModel> attend_model{};
-  Quantity launch_s{};           // before each op that computes or copies
-  Quantity fill_rows{};          // rows (x heads x batch) of a wave of blocks; 0: one wave
+  Quantity launch_s{};   // before each op that computes or copies
+  Quantity fill_rows{};  // rows (x heads x batch) of a wave of blocks, one an SM; 0: one wave
+  std::map<std::string, Quantity> blocks_at_once{};  // of an SM, forward, by kernel; others one
   Quantity pack_bytes_per_s{};   // bytes copied; 0: half the memory bandwidth (read and write)
   Quantity merge_bytes_per_s{};  // bytes of partials folded in; 0: a third of it
   Quantity sum_bytes_per_s{};    // bytes of gradients added; 0: a third of it

@@ -190,6 +190,7 @@ void fields(FileObject& f, KernelRow& row) {
   f.field("causal", row.causal);
   if (f.has("backward", row.backward)) f.field("backward", row.backward);
   f.field("flops_per_s", row.flops_per_s, kAmount);
+  if (f.has("all_rows", row.all_rows > 0)) f.field("all_rows", row.all_rows, kAmount);
   f.source(row.source);
 }
 
@@ -240,17 +241,23 @@ void fields(FileObject& f, DeviceSpec& d) {
   f.list("attend", d.attend, "a list of { rows, head_dim, dtype, causal, flops_per_s, source }");
   f.list("attend_model", d.attend_model, "");
   if (f.has("kernel", !d.kernel.empty())) f.field("kernel", d.kernel);
-  if (f.has("backward_splits", !d.backward_splits.empty()))
-    f.object("backward_splits", [&](FileObject& splits) {
+  const auto by_kernel = [&](std::string_view key, auto& out, auto&& read) {
+    if (!f.has(key, !out.empty())) return;
+    f.object(key, [&](FileObject& inner) {
       std::set<std::string> kernels;
       for (const KernelRow& row : d.attend)
-        if (splits.has(row.kernel, d.backward_splits.contains(row.kernel)))
-          kernels.insert(row.kernel);
-      for (const std::string& kernel : kernels) {
-        BackwardSplit& split = d.backward_splits[kernel];
-        splits.sourced(kernel, split.value, split.source);
-      }
+        if (inner.has(row.kernel, out.contains(row.kernel))) kernels.insert(row.kernel);
+      for (const std::string& kernel : kernels) read(inner, kernel, out[kernel]);
     });
+  };
+  by_kernel("backward_splits", d.backward_splits,
+            [](FileObject& inner, const std::string& kernel, BackwardSplit& split) {
+              inner.sourced(kernel, split.value, split.source);
+            });
+  by_kernel("blocks_at_once", d.blocks_at_once,
+            [](FileObject& inner, const std::string& kernel, Quantity& blocks) {
+              quantity(inner, kernel, blocks, kCount);
+            });
 }
 
 void fields(FileObject& f, TopologySpec& t) {

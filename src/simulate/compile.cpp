@@ -39,10 +39,12 @@ class Compiler {
       if (const auto* attend = std::get_if<AttendBackward>(&op.what))
         ++adding_[attend->into_q.slot];
     loose.memory_by_tag = program.memory_by_tag();
-    double operators = 0;
+    // A loop has issued the first operator of an iteration when the last one ends.
+    double operators = -1;
     for (const Op& op : program.ops) {
       add(program, op, loose);
-      loose.ops.back().issued_s = cluster_.host_s.value * (operators += operators_of(program, op));
+      operators += operators_of(program, op);
+      loose.ops.back().issued_s = cluster_.host_s.value * std::max(0.0, operators);
     }
     return pack(loose, rank, twins_, cluster_.execution);
   }

@@ -124,16 +124,20 @@ CostModel::Prices CostModel::read_prices(bool backward) const {
     if (row.prices(device.kernel, p.dtype, backward))
       out.tables[row.causal].add(
           row.rows, row.head_dim,
-          pair_flops(backward ? 2.5 : 1.0, int64_t(row.head_dim)) / row.flops_per_s);
+          pair_flops(backward ? 2.5 : 1.0, int64_t(row.head_dim)) /
+              (row.flops_per_s * (row.all_rows > 0 ? wave_factor(row.all_rows, backward) : 1)));
   out.has_unmasked = !out.tables[0].empty();
   if (!out.has_unmasked) out.tables[0] = out.tables[1];
   return out;
 }
 
 // Blocks of rows run in waves, of which the last is seldom full: whole waves over those needed.
-double CostModel::wave_factor(double rows) const {
-  if (cluster_.device.fill_rows.value == 0) return 1;
-  const double waves = rows / cluster_.device.fill_rows.value;
+double CostModel::wave_factor(double rows, bool backward) const {
+  const DeviceSpec& device = cluster_.device;
+  if (device.fill_rows.value == 0) return 1;
+  const auto at_once = device.blocks_at_once.find(device.kernel);
+  const bool is_one = backward || at_once == device.blocks_at_once.end();
+  const double waves = rows / (device.fill_rows.value * (is_one ? 1 : at_once->second.value));
   return std::ceil(waves) / waves;
 }
 
@@ -143,7 +147,7 @@ Price CostModel::split_price(const Prices& prices, const AttendCounts& c, double
                              double most) const {
   const double d = double(sharded_.problem.head_dim);
   const auto& [unmasked, masked] = prices.tables;
-  const double waves = wave_factor(rows), uncut = unmasked.read(most, d);
+  const double waves = wave_factor(rows, prices.backward), uncut = unmasked.read(most, d);
   const bool knows_uncut = prices.has_unmasked && unmasked.covers(most, d);
   if (!c.masked) return {waves * uncut, !knows_uncut};
   const double seen = c.pairs / rows, half = std::max(0.5, seen / most);

@@ -99,7 +99,7 @@ class CostModel {
     bool has_unmasked = false;  // the first table has rows of its own, not those of the second
   };
   Prices read_prices(bool backward) const;
-  double wave_factor(double rows) const;
+  double wave_factor(double rows, bool backward) const;
   // Seconds a pair of a kernel whose blocks of `rows` (queries or keys, of all heads) loop over the
   // others, of which a row would see `most` without a mask.
   Price split_price(const Prices& prices, const AttendCounts& counts, double rows,

@@ -211,7 +211,13 @@ TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {
   c.device.fill_rows = {4096.0 * 4 - 1, "test"};
   EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds,
                    5e-6 + 2 * (4096.0 * 4 - 1) / (4096 * 4) * flops / 1e14);
-  c.device.fill_rows = {};
+  // Two blocks at once: half a wave. A row that was measured in such a one is as fast as it says.
+  c.device.blocks_at_once[c.device.kernel] = {2, "test"};
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds,
+                   5e-6 + 2 * (4096.0 * 4 - 1) / (4096 * 4) * flops / 1e14);
+  for (KernelRow& row : c.device.attend) row.all_rows = 4096.0 * 4;
+  EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds, 5e-6 + flops / 1e14);
+  c = plain_cluster();
   // A causal mask leaves half of the pairs, at the speed of as many keys as without it.
   const ShardedProblem masked = dense(4096, 1, 64, true);
   EXPECT_DOUBLE_EQ(CostModel(c, masked).attend(whole(masked)).pairs, 4096.0 * 4097 / 2 * 4);
