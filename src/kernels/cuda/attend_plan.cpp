@@ -138,18 +138,21 @@ class GroupLists {
     const GroupTask& task = plan.tasks[size_t(index)];
     for (int i = int(ceil_div(task.rows, tiling_.rows)) - 1; i >= 0; --i) {
       const int row = i * tiling_.rows, last = std::min(row + tiling_.rows, task.rows) - 1;
-      blocks_.add({index, row}, cost_of(task, last));
+      if (const int64_t keys = key_tiles_of(task, last); keys > 0)
+        blocks_.add({index, row}, keys + 1);  // one for what it does before and after
+      else
+        plan.keyless.push_back({index, row});
     }
   }
   void finish() {
     plan.views = views_.all();
     blocks_.finish(plan.tiles, plan.block_begin);
+    if (plan.tiles.empty() && !plan.keyless.empty()) plan.block_begin.push_back(0);
   }
 
  private:
-  // Key tiles that a tile walks, and one for what it does before and after.
-  int64_t cost_of(const GroupTask& task, int last_row) const {
-    int64_t tiles = 1;
+  int64_t key_tiles_of(const GroupTask& task, int last_row) const {
+    int64_t tiles = 0;
     for (const GroupRun& run :
          std::span(plan.runs).subspan(size_t(task.first_run), size_t(task.num_runs)))
       tiles += ceil_div(causal_ ? run.limit.visible(last_row) : run.limit.rows, tiling_.keys);

@@ -33,8 +33,9 @@ struct GroupPlan {
   std::vector<TensorView> views;
   std::vector<GroupTask> tasks;
   std::vector<GroupRun> runs;
-  std::vector<GroupTile> tiles;  // block by block
+  std::vector<GroupTile> tiles;  // that see keys, block by block
   std::vector<int32_t> block_begin;
+  std::vector<GroupTile> keyless;  // tiles that see no key
 };
 struct GroupTiling {
   int rows, keys;  // per tile

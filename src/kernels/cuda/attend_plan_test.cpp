@@ -100,6 +100,22 @@ TEST(GroupPlanTest, TilesGoToTheBlockWithTheLeastToDo) {
   EXPECT_EQ(rows[1], (std::vector<int>{384, 256}));
 }
 
+// 300 rows, keys that begin at the position of row 200: the first of three tiles sees none.
+TEST(GroupPlanTest, TilesThatSeeNoKeyAreInNoBlock) {
+  const GroupTiling tiling{.rows = 128, .keys = 128, .blocks = 2};
+  const KvRun run{.k = kRow, .v = kRow, .row_stride = 64, .rows = 90, .first_token = 200};
+  const AttendGrid grid{
+      {.q = {.q = kRow, .row_stride = 64, .rows = 300}, .kv = {&run, 1}, .out = {}}};
+  const GroupPlan plan = plan_groups({&grid, 1}, true, tiling);
+  EXPECT_EQ(plan.tiles.size(), 2u);
+  ASSERT_EQ(plan.keyless.size(), 1u);
+  EXPECT_EQ(plan.keyless[0].row, 0);
+  // Where no tile sees any, there is a block that has none.
+  const GroupPlan none = plan_of(300, 0, false, tiling);
+  EXPECT_EQ(none.keyless.size(), 3u);
+  EXPECT_EQ(none.block_begin, (std::vector<int32_t>{0, 0}));
+}
+
 TEST(GroupPlanTest, NoMoreBlocksThanTiles) {
   const GroupPlan plan = plan_of(100, 10, false, {.rows = 192, .keys = 128, .blocks = 132});
   EXPECT_EQ(plan.block_begin, (std::vector<int32_t>{0, 1}));

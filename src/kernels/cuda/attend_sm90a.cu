@@ -12,10 +12,10 @@ constexpr CompiledShape<GroupInputs> shape(std::string_view name, bool causal = 
 
 constexpr CompiledShape<GroupInputs> kShapes[] = {
     shape<Group64>("192x128-4"),
-    shape<Group128>("128x176-2"),
-    shape<Group128Causal>("128x128-3", /*causal=*/true),
+    shape<Group128>("128x160-2"),
+    shape<Group128Causal>("128x128-2", /*causal=*/true),
     shape<Group64, __half>("192x128-4"),
-    shape<Group128, __half>("128x176-2"),
+    shape<Group128, __half>("128x160-2"),
 };
 
 }  // namespace

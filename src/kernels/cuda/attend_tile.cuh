@@ -110,12 +110,13 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
       const TileRun& run = in.runs[at];
       // Column `begin` holds key begin - shift of the run.
       const int shift = begin - (key + begin - run.begin), end = min(run.rows + shift, kKeys);
-      this->mask_columns(s, begin, end, [&](int row) {
-        return min((in.causal ? run.limit.visible(tile.row + row) : run.rows) + shift, end);
+      this->mask_columns(s, begin, end, [&](int m, int h) {
+        const int row = tile.row + this->row_of(m, h);
+        return min((in.causal ? run.limit.visible(row) : run.rows) + shift, end);
       });
       begin = end;
     }
-    if (begin < kKeys) this->mask_columns(s, begin, kKeys, [](int) { return 0; });
+    if (begin < kKeys) this->mask_columns(s, begin, kKeys, [](int, int) { return 0; });
   }
 
   uint32_t shared_;

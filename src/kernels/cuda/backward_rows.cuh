@@ -288,9 +288,9 @@ class BackwardTileRows {
         float* const out = first + row * stride + column_of(0, 0);
 #pragma unroll
         for (int n = 0; n < kDim / 8; ++n)
-          if (row < rows && n * 8 < head_dim)
-            store_pair(out + n * 8, before[h][n].x + sums[m][n][2 * h] * factor,
-                       before[h][n].y + sums[m][n][2 * h + 1] * factor);
+          store_pair(out + n * 8, before[h][n].x + sums[m][n][2 * h] * factor,
+                     before[h][n].y + sums[m][n][2 * h + 1] * factor, aligned_to_pairs(out),
+                     row < rows && n * 8 < head_dim);
       }
     }
   }

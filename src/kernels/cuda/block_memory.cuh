@@ -21,6 +21,9 @@ struct RingPlace {
   __device__ __forceinline__ int stage_before() const {
     return stage == 0 ? kStages - 1 : stage - 1;
   }
+  __device__ __forceinline__ RingPlace before() const {
+    return {stage_before(), stage == 0 ? parity ^ 1 : parity};
+  }
 };
 
 // Shared memory of a block from byte `shared` on: tiles, and mbarriers behind them.

@@ -40,9 +40,11 @@ struct GroupTile {
 struct GroupInputs : AttendInputs {
   const GroupTask* tasks;
   const GroupRun* runs;
-  const GroupTile* tiles;
+  const GroupTile* tiles;      // that see keys
   const int32_t* block_begin;  // block b does tiles [block_begin[b], block_begin[b + 1])
-  const void* maps;            // a CUtensorMap per view
+  const GroupTile* keyless;    // tiles that see no key
+  int32_t num_keyless, num_views;
+  const void* maps;  // a CUtensorMap per view
 };
 
 // kGroups consumer warpgroups of 64 rows each, and one warpgroup that loads. One warpgroup at a
@@ -55,36 +57,41 @@ struct GroupShape {
   static constexpr int kSlabDim = 64, kSlabs = kDim / kSlabDim, kRowBytes = kSlabDim * 2;
   static constexpr int kQSlabBytes = kRows * kRowBytes, kSlabBytes = kKeys * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes, kTileBytes = kSlabs * kSlabBytes;
-  static constexpr int kBarrierOffset = kQBytes + 2 * kStages * kTileBytes;
-  static constexpr int kBarriers = 2 + 4 * kStages;
+  static constexpr int kQBuffers = 2;  // of this tile and of the next one
+  static constexpr int kBarrierOffset = kQBuffers * kQBytes + 2 * kStages * kTileBytes;
+  static constexpr int kBarriers = 2 * kQBuffers + 4 * kStages;
   static constexpr int kAlignment = 1024;  // bytes, for swizzled tiles
   static constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers + kAlignment;  // any begin
   // 64 K registers per SM, in units of 8 per thread.
-  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
-  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
+  static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
   static_assert(kDim % kSlabDim == 0 && kKeys % 16 == 0 && kKeys <= 256 && kRows <= 256);
   static_assert(kSlabBytes % kAlignment == 0 && kQSlabBytes % kAlignment == 0);
   static_assert(kGroups == 2 || kGroups == 3);
   // A warpgroup gets what others of its block gave back, of what the block began with.
   static_assert(128 * (kGroups * kConsumerRegisters + kProducerRegisters) <=
                 65536 / kThreads / 8 * 8 * kThreads);
+  LONGNET_HOST_DEVICE static constexpr int q_offset(int buffer) { return buffer * kQBytes; }
   LONGNET_HOST_DEVICE static constexpr int k_offset(int stage) {
-    return kQBytes + stage * 2 * kTileBytes;
+    return kQBuffers * kQBytes + stage * 2 * kTileBytes;
   }
   LONGNET_HOST_DEVICE static constexpr int v_offset(int stage) {
     return k_offset(stage) + kTileBytes;
   }
   // Barriers, by number. "Full": the producer's bytes have landed; "empty": all consumers are done.
-  static constexpr int kQFull = 0, kQEmpty = 1, kArrivals = 4 * kGroups;  // a warp each
-  LONGNET_HOST_DEVICE static constexpr int k_full(int stage) { return 2 + 4 * stage; }
-  LONGNET_HOST_DEVICE static constexpr int k_empty(int stage) { return 3 + 4 * stage; }
-  LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return 4 + 4 * stage; }
-  LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return 5 + 4 * stage; }
+  static constexpr int kArrivals = 4 * kGroups;  // a warp each
+  LONGNET_HOST_DEVICE static constexpr int q_full(int buffer) { return 2 * buffer; }
+  LONGNET_HOST_DEVICE static constexpr int q_empty(int buffer) { return 2 * buffer + 1; }
+  LONGNET_HOST_DEVICE static constexpr int k_full(int stage) { return 2 * kQBuffers + 4 * stage; }
+  LONGNET_HOST_DEVICE static constexpr int k_empty(int stage) { return k_full(stage) + 1; }
+  LONGNET_HOST_DEVICE static constexpr int v_full(int stage) { return k_full(stage) + 2; }
+  LONGNET_HOST_DEVICE static constexpr int v_empty(int stage) { return k_full(stage) + 3; }
 };
 
 // The tile shapes that are compiled.
-using Group64 = GroupShape<64, 3, 128, 4>;          // rows and keys of FlashAttention-3
-using Group128 = GroupShape<128, 2, 176, 2>;        // FlashAttention-3's without a mask ...
-using Group128Causal = GroupShape<128, 2, 128, 3>;  // ... and with a causal one
+using Group64 = GroupShape<64, 3, 128, 4>;    // rows and keys of FlashAttention-3
+using Group128 = GroupShape<128, 2, 160, 2>;  // without a mask ...
+using Group128Causal =
+    GroupShape<128, 2, 128, 2>;  // ... and with a causal one, as FlashAttention-3
 
 }  // namespace longnet

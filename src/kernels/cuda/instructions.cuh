@@ -132,13 +132,20 @@ __device__ __forceinline__ float2 load_pair(const float* at, bool aligned, bool 
       : "memory");
   return pair;
 }
-__device__ __forceinline__ void store_pair(float* at, float x, float y) {
-  if ((reinterpret_cast<uintptr_t>(at) & 7) == 0) {
-    *reinterpret_cast<float2*>(at) = make_float2(x, y);
-  } else {  // pieces of a partial lie behind each other, LSEs between them
-    at[0] = x;
-    at[1] = y;
-  }
+// Stores what is wanted. Without branches, as well.
+__device__ __forceinline__ void store_word(float* at, uint32_t word, bool wanted) {
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n @p st.global.u32 [%0], %1;\n}" ::"l"(
+                   __cvta_generic_to_global(at)),
+               "r"(word), "r"(int(wanted))
+               : "memory");
+}
+__device__ __forceinline__ void store_pair(float* at, float x, float y, bool aligned, bool wanted) {
+  asm volatile(
+      "{\n .reg .pred p;\n .reg .pred q;\n setp.ne.b32 p, %3, 0;\n setp.ne.b32 q, %4, 0;\n"
+      " @p st.global.v2.f32 [%0], {%1, %2};\n @q st.global.f32 [%0], %1;\n"
+      " @q st.global.f32 [%0+4], %2;\n}" ::"l"(__cvta_generic_to_global(at)),
+      "f"(x), "f"(y), "r"(int(wanted && aligned)), "r"(int(wanted && !aligned))
+      : "memory");
 }
 
 // ---- warpgroups: accumulators are groups of 8 columns, in the layout of mma.m16n8k16 ----
@@ -162,7 +169,7 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t place) {
 #define LONGNET_ACC10 LONGNET_ACC8, LONGNET_ACC(8), LONGNET_ACC(9)
 #define LONGNET_ACC12 LONGNET_ACC8, LONGNET_ACC4(8)
 #define LONGNET_ACC16 LONGNET_ACC8, LONGNET_ACC4(8), LONGNET_ACC4(12)
-#define LONGNET_ACC22 LONGNET_ACC16, LONGNET_ACC4(16), LONGNET_ACC(20), LONGNET_ACC(21)
+#define LONGNET_ACC20 LONGNET_ACC16, LONGNET_ACC4(16)
 #define LONGNET_D24 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
 #define LONGNET_D32                                                                                \
@@ -174,10 +181,7 @@ __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t place) {
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define LONGNET_D40 LONGNET_D32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define LONGNET_D48 LONGNET_D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define LONGNET_D88                                                                                \
-  LONGNET_D64                                                                                      \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%" \
-  "87"
+#define LONGNET_D80 LONGNET_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 
 // The compiler may not move what touches these registers across this point.
 template <int n>
@@ -214,7 +218,7 @@ LONGNET_MULTIPLY_SHARED(64, LONGNET_D32, "%32", "%33", "%34", LONGNET_ACC8)
 LONGNET_MULTIPLY_SHARED(80, LONGNET_D40, "%40", "%41", "%42", LONGNET_ACC10)
 LONGNET_MULTIPLY_SHARED(96, LONGNET_D48, "%48", "%49", "%50", LONGNET_ACC12)
 LONGNET_MULTIPLY_SHARED(128, LONGNET_D64, "%64", "%65", "%66", LONGNET_ACC16)
-LONGNET_MULTIPLY_SHARED(176, LONGNET_D88, "%88", "%89", "%90", LONGNET_ACC22)
+LONGNET_MULTIPLY_SHARED(160, LONGNET_D80, "%80", "%81", "%82", LONGNET_ACC20)
 
 // C += A (registers) B, whose columns lie along the rows of shared memory.
 template <class Element>
@@ -233,13 +237,13 @@ __device__ __forceinline__ void wgmma_multiply_add(float (&c)[16][4], const uint
 }
 
 #undef LONGNET_MULTIPLY_SHARED
-#undef LONGNET_D88
+#undef LONGNET_D80
 #undef LONGNET_D64
 #undef LONGNET_D48
 #undef LONGNET_D40
 #undef LONGNET_D32
 #undef LONGNET_D24
-#undef LONGNET_ACC22
+#undef LONGNET_ACC20
 #undef LONGNET_ACC16
 #undef LONGNET_ACC12
 #undef LONGNET_ACC10

@@ -17,8 +17,8 @@ template <int kM, int kDim, int kKeys, class Element>
 class SoftmaxRows {
   // A maximum stays until one is 2^kSlack times as large: O and the sums are rescaled less often.
   static constexpr float kSlack = 8.0f;
-  // Whether finish() has registers to load two rows before it stores the first (not beside wgmma).
-  static constexpr bool kLoadsAhead = kM > 1 && kM* kDim <= 128;
+  // Whether finish() has registers to load two rows before it stores the first.
+  static constexpr bool kLoadsAhead = kDim <= 64;
 
  public:
   using Scores = float[kM][kKeys / 8][4];
@@ -38,7 +38,7 @@ class SoftmaxRows {
   }
 
   // Scores of columns [begin, end) that a row does not see become -inf: it sees those before
-  // limit_of(row), a row as begin() counts them.
+  // limit_of(m, h), of row row_of(m, h).
   template <class LimitOf>
   __device__ __forceinline__ void mask_columns(Scores& s, int begin, int end,
                                                LimitOf limit_of) const {
@@ -47,7 +47,7 @@ class SoftmaxRows {
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int limit = limit_of(row_of(m, h));
+        const int limit = limit_of(m, h);
         const int from = (limit > begin ? limit : begin) - column, to = end - column;
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n) {
@@ -114,12 +114,12 @@ class SoftmaxRows {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       float old[2] = {-INFINITY, -INFINITY};
-      Before before[2];
+      Before before[2] = {};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = from + row_of(m, h);
         if (in.merge && row < to.rows) old[h] = to.lse[row * to.lse_stride];
-        if constexpr (kLoadsAhead) load_row(before[h], to, in, row);
+        if (kLoadsAhead && in.merge) load_row(before[h], to, in, row);
       }
       if (in.merge) __syncwarp();  // four lanes have read a row's LSE before one of them writes it
 #pragma unroll
@@ -153,7 +153,8 @@ class SoftmaxRows {
   __device__ __forceinline__ void load_row(Before& before, const TaskRows& to,
                                            const AttendInputs& in, int row) const {
     const float* const out = columns_of(to, in, row);
-    const bool aligned = aligned_to_pairs(out), wanted = in.merge && row < to.rows;
+    const bool aligned = aligned_to_pairs(out);
+    const bool wanted = row < to.rows;
     if (in.short_o) {
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n)
@@ -168,28 +169,31 @@ class SoftmaxRows {
                                              int m, int h, float sum, float old, Before& before) {
     float lse = sum > 0.0f ? (max_[m][h] + log2f(sum)) * 0.69314718056f
                            : -INFINITY;  // max is in units of log2 by now
-    float scale = sum > 0.0f ? in.output_scale / sum : 0.0f, keep = 0.0f;
+    float scale = sum > 0.0f ? __fdividef(in.output_scale, sum) : 0.0f, keep = 0.0f;
     if (in.merge) {
       const float top = fmaxf(lse, old);
       if (top == -INFINITY) return;  // neither saw a key: O and LSE stay
       const float mine = approximate_exp2((lse - top) * 1.44269504089f);
       const float theirs = approximate_exp2((old - top) * 1.44269504089f);
-      scale *= mine / (mine + theirs);
-      keep = theirs / (mine + theirs);
+      scale *= __fdividef(mine, mine + theirs);
+      keep = __fdividef(theirs, mine + theirs);
       lse = top + log2f(mine + theirs) * 0.69314718056f;
+      if constexpr (!kLoadsAhead) load_row(before, to, in, row);
     }
     if ((lane_of_thread() & 3) == 0) to.lse[row * to.lse_stride] = lse;
-    if constexpr (!kLoadsAhead) load_row(before, to, in, row);
     float* const out = columns_of(to, in, row);
+    const auto mixed = [&](int n, int i) {
+      return o[m][n][2 * h + i] * scale + keep * (i == 0 ? before[n].x : before[n].y);
+    };
+    if (in.short_o) {
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
-      if (n * 8 >= in.head_dim) continue;
-      const float x = o[m][n][2 * h] * scale + keep * before[n].x,
-                  y = o[m][n][2 * h + 1] * scale + keep * before[n].y;
-      if (in.short_o)
-        *reinterpret_cast<uint32_t*>(out + n * 4) = pack_pair<Element>(x, y);
-      else
-        store_pair(out + n * 8, x, y);
+      for (int n = 0; n < kDim / 8; ++n)
+        store_word(out + n * 4, pack_pair<Element>(mixed(n, 0), mixed(n, 1)), n * 8 < in.head_dim);
+    } else {
+      const bool aligned = aligned_to_pairs(out);
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n)
+        store_pair(out + n * 8, mixed(n, 0), mixed(n, 1), aligned, n * 8 < in.head_dim);
     }
   }
 };

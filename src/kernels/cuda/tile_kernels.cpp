@@ -163,6 +163,9 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
                            work.upload(plan.runs, ledger),
                            work.upload(plan.tiles, ledger),
                            work.upload(plan.block_begin, ledger),
+                           work.upload(plan.keyless, ledger),
+                           int32_t(plan.keyless.size()),
+                           int32_t(plan.views.size()),
                            upload_maps(plan.views, options, shape.rows, shape.keys, work, ledger)};
   work.then([=, blocks = int64_t(plan.block_begin.size()) - 1](const Stream& stream) {
     launch(shape, inputs, blocks, stream);
