@@ -139,7 +139,7 @@ class GroupLists {
     for (int i = int(ceil_div(task.rows, tiling_.rows)) - 1; i >= 0; --i) {
       const int row = i * tiling_.rows, last = std::min(row + tiling_.rows, task.rows) - 1;
       if (const int64_t keys = key_tiles_of(task, last); keys > 0)
-        blocks_.add({index, row}, keys + 1);  // one for what it does before and after
+        blocks_.add({index, row}, 2 * keys + 1);  // half a key tile for what it does between tiles
       else
         plan.keyless.push_back({index, row});
     }

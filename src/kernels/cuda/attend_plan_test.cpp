@@ -95,7 +95,7 @@ TEST(GroupPlanTest, TilesGoToTheBlockWithTheLeastToDo) {
   for (size_t block = 0; block < 2; ++block)
     for (int i = plan.block_begin[block]; i < plan.block_begin[block + 1]; ++i)
       rows[block].push_back(plan.tiles[size_t(i)].row);
-  // 6 5 4 3 2 with the one for begin and end: 6 + 3 (+ 2) and 5 + 4
+  // 11 9 7 5 3 half key tiles with what is done between tiles: 11 + 5 (+ 3) and 9 + 7
   EXPECT_EQ(rows[0], (std::vector<int>{512, 128, 0}));
   EXPECT_EQ(rows[1], (std::vector<int>{384, 256}));
 }
