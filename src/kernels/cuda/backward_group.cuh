@@ -116,15 +116,15 @@ class BackwardGroup : public BackwardTileRows<kRowsAreKeys, Shape> {
 template <bool kRowsAreKeys, class Shape>
 class TileLoader {
  public:
-  // Arrivals at a barrier "full" of columns: the thread that asks, and warps with statistics.
-  static constexpr int kStatisticsWarps = kRowsAreKeys ? (Shape::kColumns + 31) / 32 : 0;
-  static constexpr int kArrivals = 1 + kStatisticsWarps;
+  // Arrivals at a barrier "full" of columns: the thread that asks, and threads with statistics.
+  static constexpr int kStatisticsThreads = kRowsAreKeys ? (Shape::kColumns + 31) / 32 * 32 : 0;
+  static constexpr int kArrivals = 1 + kStatisticsThreads;
 
   __device__ __forceinline__ TileLoader(const BlockMemory<Shape>& memory, int thread)
       : memory_(memory), thread_(thread) {}
 
   __device__ __forceinline__ void run(const BackwardInputs& in) const {
-    if (thread_ >= (kStatisticsWarps > 0 ? 32 * kStatisticsWarps : 1)) return;
+    if (thread_ >= (kStatisticsThreads > 0 ? kStatisticsThreads : 1)) return;
     RingPlace<Shape::kStages> place;
     int rows_parity = 1;  // a fresh barrier's phase before the first counts as complete
     for (int i = in.block_begin[blockIdx.x]; i < in.block_begin[blockIdx.x + 1]; ++i) {
@@ -149,8 +149,7 @@ class TileLoader {
           if (thread_ < Shape::kColumns)
             store_statistics<Shape>(memory_.shared, place.stage, thread_,
                                     statistics_of(columns.task(in), columns.first() + thread_));
-          __syncwarp();
-          memory_.arrive(Shape::full(place.stage));
+          memory_.arrive_each(Shape::full(place.stage));
         }
         place.advance();
       }
@@ -188,10 +187,12 @@ __device__ __forceinline__ void sum_tiles(const BlockMemory<Shape>& memory,
                                           const BackwardInputs& in) {
   RingPlace<Shape::kStages> place;
   int rows_parity = 0;
-  // The stage before `next`; all lanes have read its statistics.
+  // The stage before `next`. Where a lane has read statistics in it, each arrives for itself.
   const auto give_back = [&](const RingPlace<Shape::kStages>& next) {
-    __syncwarp();
-    memory.arrive(Shape::empty(next.stage_before()));
+    if constexpr (kRowsAreKeys)
+      memory.arrive_each(Shape::empty(next.stage_before()));
+    else
+      memory.arrive(Shape::empty(next.stage_before()));
   };
   for (int i = in.block_begin[blockIdx.x]; i < in.block_begin[blockIdx.x + 1]; ++i) {
     const BackwardTile tile = in.tiles[i];
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shape::kStages; ++stage) {
       memory.init(Shape::full(stage), Loader::kArrivals);
-      memory.init(Shape::empty(stage), Shape::kConsumers / 32);
+      memory.init(Shape::empty(stage), kRowsAreKeys ? Shape::kConsumers : Shape::kConsumers / 32);
     }
     memory.init(Shape::kRowsFull, 1);
     memory.init(Shape::kRowsEmpty, Shape::kConsumers / 32);

@@ -288,9 +288,10 @@ class BackwardTileRows {
         float* const out = first + row * stride + column_of(0, 0);
 #pragma unroll
         for (int n = 0; n < kDim / 8; ++n)
-          store_pair(out + n * 8, before[h][n].x + sums[m][n][2 * h] * factor,
-                     before[h][n].y + sums[m][n][2 * h + 1] * factor, aligned_to_pairs(out),
-                     row < rows && n * 8 < head_dim);
+          if (row < rows && n * 8 < head_dim)  // a branch: no load is moved behind a store
+            store_pair(out + n * 8, before[h][n].x + sums[m][n][2 * h] * factor,
+                       before[h][n].y + sums[m][n][2 * h + 1] * factor, aligned_to_pairs(out),
+                       true);
       }
     }
   }

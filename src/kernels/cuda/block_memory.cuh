@@ -54,10 +54,12 @@ struct BlockMemory {
           : "memory");
     } while (done == 0);
   }
-  // Arrives at a barrier by one lane of each warp.
+  // Arrives at a barrier by one lane of each warp, or by every thread.
   __device__ __forceinline__ void arrive(int barrier) const {
-    if (threadIdx.x % 32 == 0)
-      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(barrier)) : "memory");
+    if (threadIdx.x % 32 == 0) arrive_each(barrier);
+  }
+  __device__ __forceinline__ void arrive_each(int barrier) const {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(barrier)) : "memory");
   }
   __device__ __forceinline__ void expect(int barrier, int bytes) const {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(barrier)),
