@@ -89,7 +89,7 @@ const Axis kAxes[] = {
      {.min = 1, .max = kMostHeads, .omit = true}, {.scope = Scope::kLayer},
      {.label = "heads/"}},
     {"pass", "forward", member<&PointParams::pass>(),
-     "What is timed: forward; backward, from an output that is made before; or both in turn.",
+     "What is timed: forward; backward, from an output that is made before; both in turn; or step: both and the update of a model.",
      {.words = enum_names<Pass>(), .omit = true}, {}, {.label = ""}},
     {"scope", "attention", member<&PointParams::scope>(),
      "Attention alone; one layer of a model around it; or a training step of the model.",
