@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
+import subprocess
 import unittest
 
 from mutants import CAUGHT, NOT_RUN, PAGE, ROOT, RUNS, SURVIVED, Mutant, known_rows, page_text, parse_test, read_table
@@ -75,6 +76,13 @@ class Page(unittest.TestCase):
         rows = known_rows(PAGE.read_text(encoding="utf-8"))
         silent = [m.id for m in MUTANTS if rows.get(m.id, [""])[0].startswith(SURVIVED) and not m.why]
         self.assertEqual(silent, [], "mend the tests, or say why in scripts/mutants.toml")
+
+    def test_names_revisions_of_the_history(self) -> None:
+        history = subprocess.run(["git", "rev-list", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+        if len(history) < 100:
+            self.skipTest("the history is not here, or not whole")
+        known = {revision[:10] for revision in history}
+        self.assertEqual({row[2] for row in known_rows(PAGE.read_text(encoding="utf-8")).values()} - known, set())
 
     def test_keeps_the_rows_of_earlier_runs(self) -> None:
         page = page_text(MUTANTS, None, "")
