@@ -1,5 +1,6 @@
 // mpi_host: device -> page-locked host memory -> the host communicator -> page-locked -> device.
 // MPI never gets a device pointer, so it needs no support for CUDA.
+#include <cstring>
 #include <deque>
 #include <map>
 
@@ -18,7 +19,11 @@ class StagedTransport final : public DeviceTransport {
   void finish() override {
     landing_.synchronize();
     for (auto& parts : staged_) {
-      for (Part& part : parts) free_.emplace(part.staging.size(), std::move(part.staging));
+      for (Part& part : parts) {
+        // No message of the next run finds rows of this one.
+        std::memset(part.staging.data(), 0xFF, size_t(part.staging.size()));
+        free_.emplace(part.staging.size(), std::move(part.staging));
+      }
       parts.clear();
     }
     DeviceTransport::finish();
