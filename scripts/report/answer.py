@@ -99,6 +99,11 @@ def never_heard_text(dilated: Point) -> str:
     return depth_text(dilated) if (dilated.num("metrics.dependency_depth_layers") or 0) < 0 else ""
 
 
+def work_text(point: Point) -> str:
+    """The share of its branches that ranks share, of dilated attention."""
+    return shared_work_text([point]) if point.pattern == "dilated" and widths_and_rates(point) else ""
+
+
 def comparison(ctx: Context) -> list[Said]:
     """The longest sequence that dilated and exact attention both computed, and what each took: in a pattern with the paper's
     first segment, if there is one."""
@@ -112,7 +117,7 @@ def comparison(ctx: Context) -> list[Said]:
         f"{length_of(exact)} {place_of(ctx, exact)} dilated attention takes {time_of(dilated)}, "
         f"exact attention ({escape(exact.algorithm)}) {time_of(exact)}: {times_text(exact, dilated)}{pairs_text(exact, dilated)}."
     )
-    remarks = (OTHER_FUNCTION, never_heard_text(dilated), shorter_segment_text(exact, dilated))
+    remarks = (work_text(dilated), OTHER_FUNCTION, never_heard_text(dilated), shorter_segment_text(exact, dilated))
     return [Said(text, (exact, dilated), conditions(dilated, *remarks))]
 
 
@@ -123,12 +128,11 @@ def longest_run(ctx: Context) -> list[Said]:
         return []
     point = max(able, key=lambda p: (p.pattern == "dilated", p.seq_len or 0, p.ranks))
     per_token = spoken_duration((point.median_s or 0) / ((point.seq_len or 1) * point.batch))
-    work = shared_work_text([point]) if point.pattern == "dilated" and widths_and_rates(point) else ""
     text = (
         f"{length_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention takes "
         f"{time_of(point)}, {per_token} per token."
     )
-    return [Said(text, (point,), conditions(point, work))]
+    return [Said(text, (point,), conditions(point, work_text(point)))]
 
 
 def of_attention(ctx: Context) -> list[Said]:

@@ -146,8 +146,10 @@ def matched(ctx: Context) -> list[tuple[Point, Point]]:
 
 
 def times_text(over: Point, under: Point) -> str:
-    """ "27.3× [26.8×, 27.9×]", by the intervals of both times."""
+    """ "27.3× [26.8×, 27.9×]", by the intervals of both times; a guess has none."""
     ratio, interval = over.times(under)
+    if over.beyond_kernel_table or under.beyond_kernel_table:
+        return f"about {ratio_label(ratio)} (a guess)"
     return f"{ratio_label(ratio)}{bracket(interval, ratio_label)}"
 
 
