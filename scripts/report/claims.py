@@ -266,7 +266,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Backward passes of dilated attention on two or more ranks sum gradients by a reduce-scatter, sampled rows of dQ, dK and dV agree with the "
             f"definition in double precision, and a rank’s bytes do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, where rates grow as segments.",
             ("passes_bytes",),
-            command="lnbench run configs/backward-cpu.json",
+            command="lnbench run configs/backward-cpu.json --ranks 4",
             rules=("rates", "lines", "lengths"),
             more="Counted are gathers and gradients in fp32, on every line whose rates grow as its segments. A simulation computes no gradients: undecided.",
         ),
