@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from .claims_pattern import depth_text
 from .evidence import MEANING, Claim
 from .markup import escape
-from .model import BOTH, Point
+from .model import FORWARD, STEP, Point
 from .noise import why_undecided
 from .paper_lines import PAPER_SEGMENT, and_text, has_paper_segments, shared_work_text, widths_and_rates
 from .rows import Context, heads_text, timed_points
@@ -61,6 +61,11 @@ def time_of(point: Point) -> str:
     """Its time, and whether the cluster file has figures of kernels of that size."""
     guess = " (a guess, beyond the kernel table)" if point.beyond_kernel_table else ""
     return f"<strong>{spoken_duration(point.median_s)}</strong>{guess}"
+
+
+def pass_of(point: Point) -> str:
+    """Empty of a forward, which figure 5 times."""
+    return "" if point.compute_pass == FORWARD else f"a {escape(point.pass_name)} pass of "
 
 
 def length_of(point: Point) -> str:
@@ -114,7 +119,7 @@ def comparison(ctx: Context) -> list[Said]:
     longest = max((p.seq_len or 0, p.ranks) for p, _ in pairs)
     exact, dilated = min((pair for pair in pairs if ((pair[0].seq_len or 0), pair[0].ranks) == longest), key=lambda pair: pair[0].median_s or 0)
     text = (
-        f"{length_of(exact)} {place_of(ctx, exact)} dilated attention takes {time_of(dilated)}, "
+        f"{length_of(exact)} {place_of(ctx, exact)} {pass_of(dilated)}dilated attention takes {time_of(dilated)}, "
         f"exact attention ({escape(exact.algorithm)}) {time_of(exact)}: {times_text(exact, dilated)}{pairs_text(exact, dilated)}."
     )
     remarks = (work_text(dilated), OTHER_FUNCTION, never_heard_text(dilated), shorter_segment_text(exact, dilated))
@@ -129,7 +134,7 @@ def longest_run(ctx: Context) -> list[Said]:
     point = max(able, key=lambda p: (p.pattern == "dilated", p.seq_len or 0, p.ranks))
     per_token = spoken_duration((point.median_s or 0) / ((point.seq_len or 1) * point.batch))
     text = (
-        f"{length_of(point)} {place_of(ctx, point)} {escape(point.algorithm)} attention takes "
+        f"{length_of(point)} {place_of(ctx, point)} {pass_of(point)}{escape(point.algorithm)} attention takes "
         f"{time_of(point)}, {per_token} per token."
     )
     return [Said(text, (point,), conditions(point, work_text(point)))]
@@ -142,8 +147,11 @@ def of_attention(ctx: Context) -> list[Said]:
 
 
 def sentences(ctx: Context) -> list[Said]:
-    """The longest sequence first; every source speaks for itself."""
-    found = [one for source in sources_of(ctx.points) for one in deciding_first(ctx, [p for p in ctx.points if p.source == source], of_attention)]
+    """The longest sequence first; every source speaks for itself: of forwards, of other passes where it has none."""
+    found = []
+    for source in sources_of(ctx.points):
+        points = [p for p in timed_points(ctx) if p.source == source]
+        found += deciding_first(ctx, [p for p in points if p.compute_pass == FORWARD] or points, of_attention)
     return sorted(found, key=lambda one: -one.length)
 
 
@@ -186,22 +194,11 @@ def model_sentences(ctx: Context) -> list[Said]:
 
 
 def model_problem(ctx: Context, point: Point) -> str:
-    name = {"step": "training step", BOTH: "forward and backward pass"}.get(point.compute_pass, f"{point.compute_pass} pass")
+    name = "training step" if point.compute_pass == STEP else f"{point.pass_name} pass"
     layers = int(point.num("params.layers") or 6)  # the schema's default
     whole = "one layer" if point.of_layer else f"a model of {plural(layers, 'layer')}"
     batch = f"{point.batch} sequences of " if point.batch > 1 else ""
     return f"A {escape(name)} of {whole} over {batch}{token_label(point.seq_len)} tokens {place_of(ctx, point)}"
-
-
-def of_other_passes(ctx: Context) -> list[Said]:
-    """The longest sequence of a run without forward passes alone."""
-    timed = [p for p in ctx.every if p.ok and p.median_s is not None and p.seq_len and not p.of_model]
-    if not timed:
-        return []
-    longest = max(timed, key=lambda p: (p.seq_len or 0, -(p.median_s or 0.0)))
-    name = f"{longest.algorithm} attention, {longest.compute_pass.replace('_', ' and ')},"
-    text = f"{length_of(longest)} {place_of(ctx, longest)} {escape(name)} takes {time_of(longest)}."
-    return [Said(text, (longest,), conditions(longest))]
 
 
 def paragraphs(said: list[Said]) -> str:
@@ -209,7 +206,6 @@ def paragraphs(said: list[Said]) -> str:
 
 
 def answer_section(ctx: Context, claims: list[Claim], figure: str) -> str:
-    said = [*sentences(ctx), *model_sentences(ctx)] or deciding_first(ctx, ctx.every, of_other_passes)
-    text = paragraphs(said[:3]) or "<p>No point of this run has a time.</p>"
+    text = paragraphs([*sentences(ctx), *model_sentences(ctx)][:3]) or "<p>No point of this run has a time.</p>"
     first = f'<div class="first">{figure}{claims_strip(claims)}</div>' if claims else figure
     return f'<section id="answer"><div class="said">{text}</div>{first}</section>'

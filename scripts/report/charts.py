@@ -6,6 +6,7 @@ Those figures that the run asked for come first, the others stand behind "more".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from . import (
 )
 from .doubt import joins_times, with_doubts
 from .evidence import COMPUTED
-from .model import PASSES, Point
+from .model import FORWARD, PASSES, STEP, Point
 from .noise import disturbed, key_of
 from .rows import (
     PLOT_PX,
@@ -35,6 +36,7 @@ from .rows import (
     few_named,
     main_points,
     mark_groups,
+    only_pass,
     sample_count,
     spread,
 )
@@ -59,6 +61,7 @@ SPLITS: dict[str, tuple[Callable[[Point], Any], Callable[[int], str]]] = {
     "pass": (lambda p: p.pass_order, lambda value: (*PASSES, "unknown pass")[value].replace("_", " and ")),
     "run": (lambda p: p.run, str),  # run_names() of the index
 }
+PASS = "{pass}"  # of a specification's title of an axis: the pass that is drawn, or "pass" of several
 MARK_TEXT = {
     "measured": "filled marks: measured",
     "simulated": "hollow marks: simulated",
@@ -177,11 +180,11 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
 
 
 def outermost(lines: list[list[Row]], x: str) -> list[list[Row]]:
-    """The first line; over ranks those of its series of the shortest and the longest sequence, with as many numbers of ranks."""
+    """The first line; over ranks those of its series and pass of the shortest and the longest sequence, with as many numbers of ranks."""
     if x != "ranks":
         return lines[:1]
-    first, most = lines[0][0]["series"], len({r[x] for r in lines[0]})
-    alike = [line for line in lines if line[0]["series"] == first and len({r[x] for r in line}) == most]
+    first, most = (lines[0][0]["series"], lines[0][0]["pass"]), len({r[x] for r in lines[0]})
+    alike = [line for line in lines if (line[0]["series"], line[0]["pass"]) == first and len({r[x] for r in line}) == most]
     ordered = sorted(alike, key=lambda line: min(r["seq_len"] for r in line))
     return ordered if len(ordered) == 1 else [ordered[0], ordered[-1]]
 
@@ -244,10 +247,13 @@ def complete(spec: dict[str, Any], parts: dict[str, Any], ctx: Context, drawing:
     return full
 
 
-def naming_its_pass(meta: dict[str, Any], drawing: Drawing) -> Drawing:
-    """A figure of passes whose rows are of one alone has no panel that would name it: its title does."""
-    found = {row["pass"] for row in drawing.rows if "pass" in meta.get("split", []) and "pass" in row}
-    return replace(drawing, title=f"{SPLITS['pass'][1](*found)} alone") if len(found) == 1 else drawing
+def naming_its_pass(ctx: Context, meta: dict[str, Any], drawing: Drawing) -> Drawing:
+    """A figure of one pass alone has no panel that would name it: its title does, unless the whole report is of forwards."""
+    name = only_pass(drawing.points)
+    of_passes = meta.get("of", "attention") == "attention" and not meta.get("computed") and not ctx.passes <= {FORWARD}
+    if not of_passes or name in ("pass", STEP) or name in drawing.title:
+        return drawing
+    return replace(drawing, title=", ".join(filter(None, (drawing.title, name))))
 
 
 def panel_axes(split: list[str], series: list[Row], several_runs: bool) -> list[str]:
@@ -256,8 +262,9 @@ def panel_axes(split: list[str], series: list[Row], several_runs: bool) -> list[
     others = [a for a in split if a not in APART]
     axes = [a for a in split if a in APART] + ([a for a in others if a == "ranks"] + ["run"] if several_runs else others)
     axes = [a for a in axes if len({row[a] for row in series if row.get(a) is not None}) > 1]
-    lines = {(row["series"], row["source"], row["run"], *(row.get(a) for a in axes)) for row in series}
-    return [a for a in axes if a != "ranks" or len(lines) > MAX_LINES]
+    panels = group_by(series, lambda row: tuple(row.get(a) for a in axes if a != "ranks")).values()
+    crowded = any(len({(row["series"], row["source"], row["run"], row["ranks"]) for row in panel}) > MAX_LINES for panel in panels)
+    return [a for a in axes if a != "ranks" or crowded]
 
 
 def in_panels(meta: dict[str, Any], drawing: Drawing, compared: list[str]) -> Drawing:
@@ -322,11 +329,11 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
         wanted = bool(ctx.trainings) or all(swept[axis] >= least for axis, least in meta["asks"].items())
         for whole in drawings:
             marked = with_doubts(ctx, whole) if joins_times(spec) else whole
-            drawing = in_panels(meta, naming_its_pass(meta, marked), ctx.index.run_names if compared else [])
+            drawing = in_panels(meta, naming_its_pass(ctx, meta, marked), ctx.index.run_names if compared else [])
             if joins_times(spec) and "line" in spec["layer"]:
                 mark_groups(drawing.rows, width_of(drawing))
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]
-            full = complete(spec, parts, ctx, drawing)
+            full = complete(json.loads(json.dumps(spec).replace(PASS, only_pass(drawing.points))), parts, ctx, drawing)
             full["title"] = {"text": title, "subtitle": key_of_marks(spec, drawing)}
             encoded = spec["encoding"]
             figures.append(

@@ -40,6 +40,7 @@ from .claims_pattern import (
 from .evidence import (
     ASSUMED_LAW,
     COMPUTED,
+    NOT_TESTED,
     SEEN,
     SUPPORTED,
     Claim,
@@ -55,7 +56,7 @@ from .evidence import (
     whole_label,
 )
 from .fits import PowerLaw
-from .model import Point
+from .model import BOTH, FORWARD, PASSES, Point
 from .noise import busy, key_of, quiet_only
 from .paper_lines import (
     COMPLEXITY,
@@ -265,10 +266,12 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "of K̃ᵢ and Ṽᵢ are independent of the sequence length N, making the communication cost constant.” (section 3.1)",
             "Backward passes of dilated attention on two or more ranks sum gradients by a reduce-scatter, sampled rows of dQ, dK and dV agree with the "
             f"definition in double precision, and a rank’s bytes do not rise above {BYTES_RATIO:.2f}× as N grows at fixed ranks, where rates grow as segments.",
-            ("passes_bytes",),
+            ("communication_tokens",),
             command="lnbench run configs/backward-cpu.json --ranks 4",
             rules=("rates", "lines", "lengths"),
-            more="Counted are gathers and gradients in fp32, on every line whose rates grow as its segments. A simulation computes no gradients: undecided.",
+            more="Counted are gathers and gradients in fp32, on every line whose rates grow as its segments. Of a point of both passes, what a forward of "
+            "the same problem sends is subtracted; without one both passes count together, and a rise is not judged. A simulation computes no gradients: undecided.",
+            passes=PASSES,
         ),
         backward_reduce_scatters,
     ),
@@ -280,9 +283,10 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"Dilated attention over at least {BILLION:,} tokens, measured and checked on two or more ranks. Less is undecided: one device "
             "in the place of all ranks, a simulation, outputs without a check. Only a wrong output contradicts.",
             ("memory", "latency", "table"),
+            passes=(FORWARD, BOTH),
             command="mpirun -np 128 lnbench run configs/one-billion-cpu.json --mode real --set memory.limit_bytes=1TiB",
             more="Every query and key of every branch counts, no value of the output is left unwritten, sampled rows agree with the definition in double "
-            "precision, and the pattern joins all tokens at some depth. Tested is attention’s forward pass, as in figure 5: no layers, no training. Where it does "
+            "precision, and the pattern joins all tokens at some depth. Tested is attention’s forward pass, as in figure 5, or both passes: no layers, no training. Where it does "
             "not fit here, a larger machine may hold it.",
         ),
         billion_tokens,
@@ -295,6 +299,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "own definition of the paper’s formulas in double precision, in sampled rows of every branch, head and rank.",
             ("table",),
             command="lnbench run configs/opponents-cpu.json --ranks 8",
+            passes=(FORWARD, BOTH),
         ),
         equals_reference,
     ),
@@ -307,6 +312,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Layers and training steps around dilated attention on ranks that share a sequence, beside replicas that share the batch or ranks that split the "
             f"heads: each has the loss of one rank within {LOSS_WITHIN:g} (bf16: 1e-2) and passes its checks. Pipelines are not built here.",
             ("model_parts", "table"),
+            passes=PASSES,
             command="lnbench run configs/layer-cpu.json --ranks 4",
         ),
         orthogonal,
@@ -318,6 +324,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             "Asked of today’s algorithms, all later than the sentence: it is outdated if an exact one ran on several ranks and was checked at a length that fewer "
             "ranks had no memory for. We read the limit as memory: no exact algorithm lifts the quadratic work.",
             ("memory", "latency", "error_ranks", "communication_ranks", "table"),
+            passes=(FORWARD, BOTH),
             command="mpirun -np 8 lnbench run configs/h100-8.json --set exclude=[] --set sweep.algorithm=ring --set sweep.seq_len=16M "
             "--set sweep.ranks=1,8 --set memory.limit_bytes=1TiB --set measure.point_timeout_s=3600",
             more=f"{BEFORE_THE_PAPER} {AFTER_THE_PAPER} Lengths that fewer ranks hold as well are undecided, however little of the memory a rank takes there.",
@@ -349,6 +356,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             f"at most {DEPTH_EXTRA}, and no pair may stay apart. O(log N) is an upper bound, so fewer layers keep it.",
             ("dependency_depth",),
             COMPUTED,
+            passes=PASSES,
             command="lnbench run configs/geometric-cpu.json",
             more=f"The {DEPTH_EXTRA} are a local hop at either end, which the estimate leaves out. Judged are patterns of one first segment and one α, of segments and of "
             f"rates, whose estimates are {DEPTH_SPREAD:g} or more layers apart and whose rates do not exceed the next shorter segment. The order O(log N) is "
@@ -361,7 +369,11 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
 
 def judge(ctx: Context) -> list[Claim]:
     sources = sources_of(ctx.every)
-    claims = [replace(c, evidence=[test(ctx, s) for s in ([c.about] if c.about else sources)]) for c, test in CATALOGUE]
+    claims = []
+    for c, test in CATALOGUE:
+        own = ctx.of_passes(*c.passes)
+        nothing = "no forward pass was run" if ctx.points and not own.points else ""
+        claims.append(replace(c, evidence=[Evidence(s, NOT_TESTED, nothing) if nothing else test(own, s) for s in ([c.about] if c.about else sources)]))
     return [replace(c, evidence=[apart(claims, c, e) for e in c.evidence]) for c in claims]
 
 

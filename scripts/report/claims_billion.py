@@ -37,7 +37,7 @@ def memory_text(ctx: Context, point: Point) -> str:
 
 def model_text(point: Point) -> str:
     """ "attention's forward pass alone, one head of 64 (the paper's base model has 12), bf16 inputs"."""
-    return f"attention's forward pass alone, {heads_beside_paper(point)}, {point.text('params.dtype')} inputs"
+    return f"attention's {point.pass_name} pass alone, {heads_beside_paper(point)}, {point.text('params.dtype')} inputs"
 
 
 def heads_beside_paper(point: Point) -> str:
@@ -102,7 +102,7 @@ def billion_ran(ctx: Context, point: Point) -> Evidence:
     lacks = why_no_system(point)
     verb = "were computed and checked" if checked(point) else "ran" if point.source == "measured" else f"are {point.source}"
     text = (
-        f"{token_label(point.seq_len)} tokens {verb} on {place(ctx, point)} in {spoken_duration(point.median_s)}: attention's forward pass with "
+        f"{token_label(point.seq_len)} tokens {verb} on {place(ctx, point)} in {spoken_duration(point.median_s)}: attention's {point.pass_name} pass with "
         f"{heads_beside_paper(point)}; {depth_text(point)}.{f' Undecided: {lacks}.' if lacks else ''}"
     )
     details = [f"{point.seq_len:,} tokens, {model_text(point)}{memory_text(ctx, point)}"]

@@ -6,7 +6,7 @@ and 7/8 of what is gathered, a rise of 1.75 that (P - 1) / P alone explains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .claims_pattern import rates_follow_segments
@@ -25,7 +25,7 @@ from .evidence import (
     span_text,
     whole_label,
 )
-from .model import BACKWARD, Point
+from .model import BACKWARD, BOTH, FORWARD, Point
 from .paper_lines import (
     MIN_LENGTHS,
     MIN_SPAN,
@@ -70,15 +70,20 @@ def explained_by_ranks(points: list[Point]) -> str:
 
 
 def bytes_verdicts(
-    ctx: Context, source: str, axis: Callable[[Point], object], limit: float, what: Callable[[Point], str]
+    ctx: Context,
+    source: str,
+    axis: Callable[[Point], object],
+    limit: float,
+    what: Callable[[Point], str],
+    value: Callable[[Point], float | None] = bytes_per_sequence,
 ) -> list[tuple[bool, Verdict]]:
     """Each line with whether its rates follow its segments, without which the paper's statement is not meant."""
     verdicts: list[tuple[bool, Verdict]] = []
     for group in figure5_lines(ctx, source, "dilated", axis, needs_time=False):
-        able = [p for p in group if p.group_ranks >= 2 and bytes_per_sequence(p)]
-        fit = long_fit(able, bytes_per_sequence, sampled=False)
+        able = [p for p in group if p.group_ranks >= 2 and value(p)]
+        fit = long_fit(able, value, sampled=False)
         if fit:
-            most = bytes_label(max(bytes_per_sequence(p) or 0 for p in able))
+            most = bytes_label(max(value(p) or 0 for p in able))
             head = f"{series_name(ctx, able[0])} {what(able[0])}: at most {most} per rank and sequence{by_formula(able)}"
             text = f"{head}, {rise_text(fit)}{explained_by_ranks(able)} ({span_text(fit)}){shorter_text(able)}"
             more = "; ".join(filter(None, (whole_label(ctx, able[0]), shared_work_text(able), on_machine(ctx, able))))
@@ -100,22 +105,53 @@ def communication_constant(ctx: Context, source: str) -> Evidence:
     return bytes_evidence(source, found, "dilated line")
 
 
-def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str) -> Evidence:
+def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str, unclear: Sequence[Unjudged] = ()) -> Evidence:
     missing = f"no {what} on two or more ranks with {MIN_LENGTHS} lengths over a factor of {MIN_SPAN:g}"
     slower = "rates grow more slowly than segments, so that gathers grow with N"
-    others = [Unjudged(slower, v.whole, v.points) for follows, v in found if not follows]
+    others = [Unjudged(slower, v.whole, v.points) for follows, v in found if not follows] + [*unclear]
     judged = [v for follows, v in found if follows]
     seen = decide(source, judged, missing, unjudged=others)
     uncounted = judged and all(BY_FORMULA in v.text for v in judged)
     return replace(seen, source=COMPUTED) if uncounted else seen
 
 
+def bytes_of_backward(ctx: Context) -> Callable[[Point], float | None]:
+    """What a rank sends in a backward, per sequence; of a point of both passes, what is left without the forward of the same
+    problem; None where that is not known."""
+
+    def problem(point: Point) -> tuple[object, ...]:
+        return (ctx.index.label(point), point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch)
+
+    forward = {problem(p): bytes_per_sequence(p) for p in ctx.points if p.compute_pass == FORWARD}
+
+    def sent(point: Point) -> float | None:
+        every, ahead = bytes_per_sequence(point), forward.get(problem(point)) if point.compute_pass == BOTH else 0
+        return None if every is None or ahead is None else every - ahead
+
+    return sent
+
+
+def backward_bytes_evidence(ctx: Context, source: str) -> Evidence:
+    """Lines of backward passes, and of both where the forward's bytes are not known apart: these support, or are not judged."""
+    alone = bytes_of_backward(ctx)
+
+    def verdicts(points: list[Point], value: Callable[[Point], float | None], said: str) -> list[tuple[bool, Verdict]]:
+        some = replace(ctx, points=points)
+        return bytes_verdicts(some, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}{said}", value)
+
+    both = [p for p in ctx.points if p.compute_pass == BOTH]
+    found = verdicts([p for p in ctx.points if p.compute_pass == BACKWARD], alone, "")
+    found += verdicts([p for p in both if alone(p)], alone, ", both passes less the forward")
+    together = verdicts([p for p in both if not alone(p)], bytes_per_sequence, ", both passes together")
+    found += [one for one in together if one[1].good]
+    unclear = [Unjudged("both passes together rise, whose forward is not known apart", v.whole, v.points) for _, v in together if not v.good]
+    return bytes_evidence(source, found, "backward pass of a dilated line", unclear)
+
+
 def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
     """Bytes of backward passes, which gather keys as the forward pass does, and reduce and scatter their gradients."""
-    back = replace(ctx, points=[p for p in ctx.every if p.compute_pass == BACKWARD])
-    found = bytes_verdicts(back, source, lambda p: p.group_ranks, BYTES_RATIO, lambda p: f"on {ctx.index.rank_label(p.group_ranks)}")
-    seen = bytes_evidence(source, found, "backward pass of a dilated line")
-    dilated = [p for p in back.points if p.source == source and p.pattern == "dilated" and p.group_ranks > 1]
+    seen = backward_bytes_evidence(ctx, source)
+    dilated = [p for p in ctx.points if p.source == source and p.compute_pass != FORWARD and p.pattern == "dilated" and p.group_ranks > 1]
     if wrong := [p for p in dilated if p.status == "check_failed"]:
         why = wrong[0].text("reason") or "its check failed"
         text = f"{len(wrong)} of {plural(len(dilated), 'backward point')} wrong; first {wrong[0].text('id')}: {why}"

@@ -7,7 +7,10 @@ import unittest
 
 from .claims_fixture import claim, line_of, paper_line
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SEEN, SUPPORTED
-from .synthetic_fixture import K, M, point
+from .synthetic_fixture import K, M, of_pass, point
+from .units import bytes_label
+
+BACKWARD_CLAIM = "Backward is a reduce-scatter"
 
 
 class Communication(unittest.TestCase):
@@ -70,15 +73,12 @@ class Communication(unittest.TestCase):
 
     def test_backward_passes_scatter_sums_of_constant_bytes(self) -> None:
         def backward(record: dict) -> dict:
-            record["params"]["pass"] = "backward"
-            record["comm"]["collectives_used"] = ["all_gather: native", "reduce_scatter: linear"]
-            record["check"]["gradients"] = {"dq_rel_l2_error": 5e-7, "dk_rel_l2_error": 4e-7, "dv_rel_l2_error": 3e-7}
-            return record
+            return of_pass(record, "backward")
 
         def line() -> list[dict]:
             return [backward(point("dilated", n * K, 2)) for n in (8, 16, 32, 64, 128)]
 
-        title = "Backward is a reduce-scatter"
+        title = BACKWARD_CLAIM
         found = claim(line(), title)
         self.assertEqual((found.status, found.source), (SUPPORTED, "measured"))
         self.assertIn("gradients summed by reduce-scatter. dQ, dK and dV of sampled rows off by at most 5e-07.", found.deciding.whole)
@@ -107,3 +107,29 @@ class Communication(unittest.TestCase):
         wrong[2]["status"] = "check_failed"
         self.assertIn("1 of 5 backward points wrong", claim(wrong, title).deciding.whole)
         self.assertEqual(claim(wrong, title).status, NOT_SUPPORTED)
+
+    def test_of_both_passes_the_forward_is_subtracted(self) -> None:
+        forward = [point("dilated", n * K, 2) for n in (8, 16, 32, 64)]
+        both = [of_pass(record, "forward_backward") for record in forward]
+        sent = forward[0]["comm"]["counted_bytes_per_rank"]
+        for records, text, count in (
+            (forward + both, "both passes less the forward", 3 * sent),
+            (both, "both passes together", 4 * sent),
+        ):
+            found = claim(records, BACKWARD_CLAIM)
+            self.assertEqual(found.status, SUPPORTED)
+            self.assertIn(f"dilated on 2 ranks, {text}: at most {bytes_label(count)} per rank", found.deciding.whole)
+            self.assertIn("dQ, dK and dV of sampled rows off by at most 5e-07.", found.deciding.whole)
+
+        def grown(record: dict, count: int) -> dict:
+            return record | {"comm": record["comm"] | dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), count)}
+
+        # The backward's bytes rise from 3 to 4, those of both passes from 4 to 5.
+        rising = [*both[:3], grown(both[3], 5 * sent)]
+        self.assertEqual(claim(forward + rising, BACKWARD_CLAIM).status, NOT_SUPPORTED)
+        alone = claim(rising, BACKWARD_CLAIM)
+        self.assertEqual(alone.status, NOT_TESTED)
+        self.assertIn("both passes together rise, whose forward is not known apart", alone.evidence[0].whole)
+        # Where the forward's bytes rise and the sum's with them, the backward's are constant.
+        gathers = [*forward[:3], grown(forward[3], 2 * sent)]
+        self.assertEqual(claim(gathers + rising, BACKWARD_CLAIM).status, SUPPORTED)

@@ -75,7 +75,7 @@ PROBLEM = ("heads", "kv_heads", "head_dim", "dtype", "causal", "mode", "transpor
 
 
 def problem(p: Point) -> tuple[object, ...]:
-    return (p.run, p.seq_len, p.group_batch, *(p.text(f"params.{k}") for k in PROBLEM))
+    return (p.run, p.compute_pass, p.seq_len, p.group_batch, *(p.text(f"params.{k}") for k in PROBLEM))
 
 
 def memory_shares(point: Point, exact: list[Point]) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from .fits import PowerLaw
-from .model import SOURCES, Point
+from .model import FORWARD, SOURCES, Point
 from .rows import Context
 from .series import group_by
 from .units import bracket, number, plural, significant, token_label
@@ -56,6 +56,7 @@ class Claim:
     rules: tuple[str, ...] = ()  # names of RULES (paper_lines.py), which several claims share
     more: str = ""  # thresholds and exceptions of the test
     command: str = ""  # a run that decides it
+    passes: tuple[str, ...] = (FORWARD,)  # whose points it takes
     evidence: list[Evidence] = field(default_factory=list)
 
     @property

@@ -17,21 +17,25 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.charts import build_figures, builder_of, check_figure
 from report.claims import judge
+from report.evidence import COMPUTED
+from report.model import PASSES
 from report.opponents_test import figure, rows_of
 from report.page import render_page
 from report.rows import GROUP_PX, mark_groups
 from report.series import DEFAULTS
-from report.specs import encodings, load_specs
+from report.specs import encodings, load_json, load_specs
 from report.synthetic_fixture import (
     K,
     M,
     batch_sweep,
     context,
     full_sweep,
+    passes_sweep,
     point,
     refused,
 )
 
+PANELS = ["forward", "backward", "forward and backward"]
 
 class Figures(unittest.TestCase):
     def test_every_spec_has_what_the_report_needs(self) -> None:
@@ -91,46 +95,56 @@ class Figures(unittest.TestCase):
         self.assertIn("simulated, 2 points, a band from no latency", drawn.source_text)
         self.assertNotIn("band", [layer["name"] for layer in figure(records[::2], "latency").spec["layer"]])
 
-    def test_passes_have_panels_of_their_own_and_figures_of_their_own(self) -> None:
-        records = [point(name, n * K, 2) for name in ("dilated", "ring", "ulysses") for n in (8, 16)]
-        forward = len(records)
-        for record in records[:4]:  # ulysses is forward alone
-            for name, factor in (("backward", 2.5), ("forward_backward", 3.5)):
-                other = json.loads(json.dumps(record))
-                other["id"] = f"{name[:4]}{record['id'][4:]}{factor}"
-                other["params"]["pass"] = name
-                other["timing"] = {key: v * factor if key.endswith("_s") and isinstance(v, float) else v for key, v in record["timing"].items()}
-                records.append(other)
-        drawn = figure(records, "passes")
-        rows = rows_of(drawn)
-        self.assertEqual(len(rows), 12)
-        self.assertEqual({r["series"] for r in rows}, {"dilated", "ring"})
-        self.assertEqual([r["panel"] for r in rows[::4]], ["forward", "backward", "forward and backward"])
-        self.assertEqual(len(rows_of(figure(records, "passes_bytes"))), 12)
-        batches = [{**r, "params": {**r["params"], "batch": 16 * K // r["params"]["seq_len"]}} for r in records]
-        self.assertEqual(len({r["line"] for r in rows_of(figure(batches, "passes"))}), len({r["line"] for r in rows}))
-        self.assertIn("3.5 ×", drawn.finding)
-        self.assertEqual(len(rows_of(figure(records, "latency"))), forward)
+    def test_passes_have_panels_of_their_own(self) -> None:
+        records = [*passes_sweep(*PASSES), point("ulysses", 8 * K, 2)]
         ctx = context(records)
-        self.assertEqual((len(ctx.points), len(ctx.every)), (forward, 14))
-        self.assertEqual([c.status for c in judge(ctx)], [c.status for c in judge(context(records[:forward]))])
-        self.assertTrue(figure(records[:forward], "passes").absent)
-        self.assertNotIn("alone", drawn.title)
-        only = [r for r in records if r["params"].get("pass") == "backward"]
-        for name in ("passes", "passes_bytes"):
-            alone = figure(only, name)
-            self.assertTrue(alone.title.endswith(": backward alone"), alone.title)
-            self.assertEqual(alone.spec["title"]["text"], alone.title)
-            both = figure([r for r in records if r["params"].get("pass") != "backward"], name)
-            self.assertEqual({r["panel"] for r in rows_of(both)}, {"forward", "forward and backward"})
-        for name in ("passes", "passes_bytes", "latency"):
-            compared = next(f for f in build_figures(context(records, records), compared=True) if f.name == name)
-            panels = list(dict.fromkeys(r["panel"] for r in rows_of(compared)))
-            both = [f"{p} · run {r}" for p in ("forward", "backward", "forward and backward") for r in (1, 2)]
-            self.assertEqual(panels, ["run 1", "run 2"] if name == "latency" else both)
-            self.assertTrue(all(len({r["pass"] for r in rows_of(compared) if r["panel"] == panel}) == 1 for panel in panels))
-        page = render_page(context(only), build_figures(context(only)), judge(context(only)))
-        self.assertRegex(page, "16K tokens on .*measured.* attention, backward, takes ")
+        figures = {f.name: f for f in build_figures(ctx)}
+        for name, drawn in figures.items():
+            rows = [] if drawn.absent else [r for r in rows_of(drawn) if "panel" in r and "pass" in r]
+            for row in rows:
+                self.assertEqual(row["panel"].split(" · ")[0], PANELS[row["pass"]], name)
+            if "pass" in load_json(f"{name.split('-')[0]}.vl.json")["usermeta"]["figure"].get("split", []) and not drawn.absent:
+                self.assertEqual({r["pass"] for r in rows}, {0, 1, 2}, name)
+        self.assertEqual(len(rows_of(figures["latency"])), 73)
+        self.assertEqual(figures["latency"].spec["facet"]["sort"], PANELS)
+        self.assertIn("time of one pass, per sequence", json.dumps(figures["latency"].spec))
+        self.assertRegex(figures["latency"].finding, r"^A forward and backward pass takes 3\.5× .*\(measured\) the time of a forward, with 3\.5 times")
+        self.assertFalse(figures["communication_tokens"].more)
+        bars = {r["label"] for r in rows_of(figures["phases"]) if "64K · P = 4" in r["label"] and "ring" in r["label"]}
+        self.assertEqual(bars, {f"64K · P = 4{name}\nring" for name in ("", " · backward", "\nforward and backward")})
+        self.assertRegex(figures["phases"].finding, r"\(measured, forward\);.*\(measured, backward\);.*\(measured, forward and backward\)")
+        self.assertEqual({f.title.split(", ")[-1] for f in figures.values() if f.name.startswith("crossover")}, {"Crossover map over length and ranks: forward", *(f"Crossover map over length and ranks: {p}" for p in PANELS[1:])})
+        self.assertEqual(len(rows_of(figures["coverage"])), len(rows_of(figure(passes_sweep("forward"), "coverage"))))
+        compared = next(f for f in build_figures(context(records, records), compared=True) if f.name == "latency")
+        self.assertEqual(compared.spec["facet"]["sort"], [f"{panel} · run {run}" for panel in PANELS for run in (1, 2)])
+
+    def test_a_forward_is_never_divided_by_another_pass(self) -> None:
+        records = passes_sweep("forward", "backward")
+        figures = {f.name: f for f in build_figures(context(records))}
+        for name in ("speedup", "strong_scaling", "weak_scaling"):
+            values: dict[str, list[float]] = {}
+            for row in rows_of(figures[name]):
+                if "pass" in row:
+                    values.setdefault(f"{row['series']} {row['seq_len']} {row['ranks']}", []).append(row["value"])
+            for found in values.values():  # both passes of a problem scale alike
+                self.assertEqual(len(found), 2, name)
+                self.assertAlmostEqual(found[0], found[1], msg=name)
+
+    def test_a_report_of_backward_passes_alone_is_whole_and_says_so(self) -> None:
+        forward = {f.name: f for f in build_figures(context(passes_sweep("forward")))}
+        for name, text in (("backward", "backward"), ("forward_backward", "forward and backward")):
+            ctx = context(passes_sweep(name))
+            figures = build_figures(ctx)
+            self.assertEqual({f.name for f in figures if not f.absent}, {n for n, f in forward.items() if not f.absent})
+            for drawn in figures:
+                if not drawn.absent and drawn.sources != [COMPUTED]:
+                    self.assertRegex(drawn.title, f": (.*, )?{text}$")
+                    self.assertEqual(drawn.spec["title"]["text"], drawn.title)
+            self.assertIn(f"time of one {text}, per sequence", json.dumps(next(f for f in figures if f.name == "latency").spec))
+            page = render_page(ctx, figures, judge(ctx))
+            self.assertRegex(page, f"At 64K tokens on 4 ranks \\(measured\\) a {text} pass of dilated attention takes ")
+            self.assertIn("no forward pass was run", page)
+        self.assertFalse([f.title for f in forward.values() if "forward" in f.title])
 
     def test_latency_shows_points_without_result_as_crosses(self) -> None:
         records = full_sweep()

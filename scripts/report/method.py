@@ -7,7 +7,7 @@ from .rows import Context
 from .tables import fit_table, recorded_fits
 
 RULES = (
-    "Each sample is one forward of all ranks, after warm-up and right after a barrier: from the first rank's begin to the "
+    "Each sample is one pass of all ranks, after warm-up and right after a barrier: from the first rank's begin to the "
     "last rank's end where they share a clock (one machine), else the time of the slowest rank. Ablations are taken alike.",
     "On GPUs each rank's time is the device's own, by events before the first and after the last op, after its L2 cache was "
     "written over; devices share no clock, so the slowest rank's time counts. Runs of one rank below 0.2 ms are replayed from "
@@ -22,9 +22,9 @@ RULES = (
     "A result counts only if it was checked against the reference where the check applies, and if the bytes counted "
     "equal the bytes predicted from the program and, where one is known, by the algorithm's closed form. What the "
     "collectives of MPI or NCCL themselves move is modelled, not counted.",
-    "FLOPs are exact: 4·head_dim for each (query, key) pair that the pattern attends. Lengths are global, never per "
+    "FLOPs are exact: for each (query, key) pair that the pattern attends 4·head_dim of a forward, 10·head_dim of a backward. Lengths are global, never per "
     "rank. Tokens: K = 2^10, M = 2^20, B = 2^30.",
-    "Bytes per rank are the maximum over ranks of the bytes sent in one forward.",
+    "Bytes per rank are the maximum over ranks of the bytes sent in one pass.",
     "A point on one device in the place of all ranks (mode virtual) walks their programs one after another: its time is "
     "the sum of their attends, packs and merges, its memory that of one rank at a time. What other ranks would send is "
     "generated again where it would arrive; that, making inputs, digests and checks are timed apart.",

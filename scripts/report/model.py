@@ -19,6 +19,7 @@ SURE_LEVEL = 0.9  # of the interval of a median, at least, where a ratio or an e
 LARGEST = 1e30  # of numbers that mean anything
 LAYER, MODEL = "layer", "model"  # params.scope of one layer around attention, and of a training step
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
+STEP = "step"  # the pass of a training step
 FORWARD, BACKWARD, BOTH = PASSES = ("forward", "backward", "forward_backward")
 PATTERNS = ("dilated", "dense", "sparse")  # in the order of legends and tables
 
@@ -128,6 +129,11 @@ class Point:
         """One of PASSES: most points, and all older ones, are forward."""
         return self.text("params.pass") or FORWARD
 
+    @property
+    def pass_name(self) -> str:
+        """ "forward", "forward and backward", "step"."""
+        return self.compute_pass.replace("_", " and ")
+
     @cached_property
     def of_model(self) -> bool:
         """A training step of a model, or a pass of one or of a layer of it, and not attention alone."""
@@ -182,7 +188,7 @@ class Point:
 
     @cached_property
     def full_s(self) -> float | None:
-        """The forward that ablations and phases are parts of: timed in turn with them, else the median."""
+        """The pass that ablations and phases are parts of: timed in turn with them, else the median."""
         return self.num("ablations.full_s") or self.median_s
 
     @cached_property
@@ -225,7 +231,7 @@ class Point:
 
     @cached_property
     def time_per_sequence_s(self) -> float | None:
-        """Median of one forward divided by the batch: comparable between batch sizes."""
+        """Median of one pass divided by the batch: comparable between batch sizes."""
         return None if self.median_s is None else self.median_s / self.batch
 
     def sent(self, what: str) -> float | None:

@@ -158,7 +158,7 @@ class Models(unittest.TestCase):
 
         self.assertEqual(absent(context(models)), set())
         self.assertEqual(absent(context(models[:14])), {"longest_sequence"})  # memory ends nothing
-        self.assertIn("passes", absent(context(attention)))
+        self.assertIn("collectives", absent(context(attention)))
         self.assertFalse({"model_parts", "longest_sequence", "training_loss", "published"} & absent(context(attention)))
         self.assertEqual(absent(context(attention + models)), absent(context(attention)))
         ctx = context(attention)

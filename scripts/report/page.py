@@ -59,7 +59,7 @@ GLOSSARY: list[tuple[str, object]] = [
     ("[a, b]", "behind a ratio, a rise or an exponent: how far the intervals of its medians leave it open; of simulated ratios the model’s bands. None where a point has fewer than five samples, nor of exponents of simulated lines, whose times have no scatter"),
     ("one device in the place of P ranks", "it computes their parts one after the other: every number is computed, no message is sent"),
     ("pairs", "of query and key, which attention computes; dilated attention has fewer"),
-    ("FLOPs", "additions and multiplications: 4·head_dim for each pair of query and key"),
+    ("FLOPs", "additions and multiplications: for each pair of query and key 4·head_dim of a forward, 10·head_dim of a backward"),
     ("layers of dependency", "attention layers until every token can have heard from every other"),
     ("beyond the kernel table", "a simulated time that takes a kernel, a product or a function of a model at a size that the cluster has no figure of: a guess"),
     ("disturbed", "something else ran beside the point, so that its time decides nothing"),
@@ -213,7 +213,7 @@ def claims_section(claims: list[Claim], figures: list[Figure]) -> str:
         "<p>Each status is computed from the points of this report, one source at a time. The badge is that of the strongest "
         'source that tested the claim: measured before replayed, extrapolated and simulated; “computed”: nothing is timed. '
         f'{"; ".join(f"“{status.capitalize()}”: {text}" for status, text in MEANING.items())}. '
-        "What the paper says of the quality of language models (section 4) is not tested.</p>"
+        "Times and bytes are those of forward passes, but for the claim about backward. What the paper says of the quality of language models (section 4) is not tested.</p>"
         f"{definition_list(GLOSSARY)}"
         '<div class="scroll" tabindex="0" role="region" aria-label="claims">'
         f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'

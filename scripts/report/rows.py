@@ -10,11 +10,11 @@ import itertools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from .model import FORWARD, Point, Run
+from .model import FORWARD, STEP, Point, Run
 from .series import DEFAULTS, SeriesIndex, collective_name, group_by, sources_of
 from .training import Training
 from .units import MISSING, duration_label, percent_label, plural, token_label
@@ -45,13 +45,22 @@ class Context:
     runs: list[Run]
     index: SeriesIndex
     validation: dict[str, Any] | None = None  # the file that `lnbench validate --json` wrote
-    every: list[Point] = field(default_factory=list)  # also of backward passes and models; `points`: attention forward, as claims are
+    every: list[Point] = field(default_factory=list)  # also of models; `points`: attention, whatever its pass
     notes: list[str] = field(default_factory=list)  # what the page says at its top, besides the runs' own notes
 
     def __post_init__(self) -> None:
         if not self.every:
             self.every = self.points
-            self.points = [p for p in self.every if p.compute_pass == FORWARD and not p.of_model]
+            self.points = [p for p in self.every if not p.of_model]
+
+    def of_passes(self, *names: str) -> Context:
+        """The same without attention's other passes."""
+        return replace(self, points=[p for p in self.points if p.compute_pass in names])
+
+    @cached_property
+    def passes(self) -> set[str]:
+        """Of attention."""
+        return {p.compute_pass for p in self.points}
 
     @property
     def trainings(self) -> list[Training]:
@@ -178,7 +187,7 @@ def asked(ctx: Context) -> dict[str, int]:
             "constant_tokens": max(([p.seq_len for p in g] for g in constant.values()), key=lambda g: len(set(g)), default=[]),
         }
         most |= {name: max(most.get(name, 0), len(set(values))) for name, values in found.items()}
-    most["passes"] = len({p.compute_pass for p in ctx.every if p.ok and not p.of_model})
+    most["passes"] = len({p.compute_pass for p in ctx.points if p.ok})
     most["models"] = sum(p.ok for p in ctx.models)
     most["memory_bound"] = sum(p.status == "skipped_memory" for p in ctx.models)
     most["published"] = len(((ctx.validation or {}).get("published") or {}).get("cases", []))
@@ -194,15 +203,18 @@ def timed_points(ctx: Context) -> list[Point]:
     return [p for p in ctx.points if p.ok and p.median_s is not None and p.seq_len]
 
 
-def trained_points(ctx: Context) -> list[Point]:
-    """Points of every pass of the algorithms and kernels that have a backward one."""
+def whatever_pass(ctx: Context, points: list[Point]) -> list[Point]:
+    """One point for all passes of a problem, which share its pattern and the balance of its work."""
+    found: dict[tuple[Any, ...], Point] = {}
+    for p in points:
+        found.setdefault((ctx.index.label(p), p.run, p.source, p.seq_len, p.ranks, p.batch), p)
+    return list(found.values())
 
-    def trained(point: Point) -> tuple[Any, ...]:
-        return (point.run, point.source, point.algorithm, point.text("params.kernel"))
 
-    attention = [p for p in ctx.every if p.ok and not p.of_model]
-    able = {trained(p) for p in attention if p.compute_pass != FORWARD}
-    return [p for p in attention if trained(p) in able]
+def only_pass(points: list[Point]) -> str:
+    """The pass of all the points, "pass" where they have several."""
+    found = {p.pass_name for p in points}
+    return found.pop() if len(found) == 1 else "pass"
 
 
 def collective_of(point: Point) -> str:
@@ -211,7 +223,7 @@ def collective_of(point: Point) -> str:
 
 def without_collective(ctx: Context, point: Point) -> tuple[Any, ...]:
     named = {k: v for k, v in ctx.index.params(point).items() if k not in ("collective", "node_size")}
-    return (point.run, tuple(sorted((k, str(v)) for k, v in named.items())))
+    return (point.run, point.compute_pass, tuple(sorted((k, str(v)) for k, v in named.items())))
 
 
 def main_points(ctx: Context) -> Context:
@@ -227,7 +239,7 @@ def main_points(ctx: Context) -> Context:
 
 def line_key(ctx: Context, point: Point) -> tuple[Any, ...]:
     """Points of one line against tokens: never two sources, rank counts or passes."""
-    return (ctx.index.key(point), point.source, point.ranks, point.compute_pass)
+    return (ctx.index.key(point), point.source, point.ranks)
 
 
 def spread(values: Sequence[Any], limit: int) -> list[Any]:
@@ -249,7 +261,7 @@ def best_per_key(points: list[Point], key: Callable[[Point], Any]) -> list[Point
 
 
 GROUP_PX = 7  # a character of group_text
-LABEL_CHARACTERS = 36  # longest line of a point's name
+LABEL_CHARACTERS = 32  # longest line of a point's name
 SIDE_PX = 9  # between marks that would hide each other
 EDGE_PX = 14  # beside the outermost mark
 GAP_PX = 18  # at least, between the marks of two neighbours on the axis
@@ -295,9 +307,11 @@ def range_of(values: Sequence[float], label: Callable[[float], str]) -> str:
 
 
 def per_source(points: list[Point], text: Callable[[list[Point]], str]) -> str:
-    """The text for the points of each source, apart: "2 % to 80 % (measured); 40 % (simulated)."."""
-    groups = group_by(points, lambda p: p.source).items()
-    said = [f"{words} ({source})" for (source,), some in groups if (words := text(some))]
+    """The text for the points of each source and pass, apart: "2 % to 80 % (measured); 40 % (simulated)."."""
+    groups = group_by(points, lambda p: p.source, lambda p: p.pass_name).items()
+    names = {name for (_, name), _ in groups}
+    named = len(names) > 1 or not names <= {FORWARD, STEP}
+    said = [f"{words} ({source}{f', {name}' * named})" for (source, name), some in groups if (words := text(some))]
     return "; ".join(said) + "." if said else ""
 
 
@@ -305,7 +319,8 @@ def point_name(point: Point) -> str:
     """What tells points of one series apart."""
     batch = f" · batch {batch_text(point)}" if point.batch > 1 else ""
     mark = "" if point.source == "measured" else f" · {point.source}"
-    return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{mark}"
+    other = "" if point.compute_pass in (FORWARD, STEP) else f" · {point.pass_name}"
+    return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{other}{mark}"
 
 
 def few_named(ctx: Context, points: list[Point], limit: int = 4) -> str:
@@ -315,14 +330,19 @@ def few_named(ctx: Context, points: list[Point], limit: int = 4) -> str:
 
 
 def point_label(ctx: Context, point: Point, without: str = "") -> str:
-    """Lines of text: the point's name, then its series without that part of it; lines end between parts."""
+    """Lines of text: the point's name, then its series without that part of it."""
+    return "\n".join([*folded(point_name(point)), *folded(ctx.index.label(point).replace(without, ""))])
+
+
+def folded(name: str) -> list[str]:
+    """Lines of at most LABEL_CHARACTERS that end between parts."""
     lines: list[str] = []
-    for part in ctx.index.label(point).replace(without, "").split(" · "):
+    for part in name.split(" · "):
         if lines and len(f"{lines[-1]} · {part}") <= LABEL_CHARACTERS:
             lines[-1] += f" · {part}"
         else:
             lines += textwrap.wrap(part, LABEL_CHARACTERS, break_long_words=False)
-    return "\n".join([point_name(point), *lines])
+    return lines
 
 
 def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
@@ -332,6 +352,7 @@ def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
         point.ranks,
         point.seq_len or 0,
         point.batch,
+        point.pass_order,
     )
 
 

@@ -21,9 +21,8 @@ from .rows import (
     single,
     spread,
     timed_points,
-    trained_points,
 )
-from .rows_scaling import shortened
+from .rows_scaling import lengths_shown, shortened
 from .series import group_by
 from .units import (
     MISSING,
@@ -98,7 +97,7 @@ def communication_ranks(ctx: Context) -> list[Drawing]:
         {
             n
             for members in group_by(points, lambda p: p.source).values()
-            for n in spread([p.seq_len for p in members], 3)
+            for n in spread([p.seq_len for p in members], lengths_shown(ctx, 3))
         }
     )
     shown = [p for p in points if p.seq_len in kept]
@@ -109,15 +108,7 @@ def communication_ranks(ctx: Context) -> list[Drawing]:
 
 
 def communication_tokens(ctx: Context) -> list[Drawing]:
-    return bytes_over_tokens(ctx, communicating(ctx.points))
-
-
-def passes_bytes(ctx: Context) -> list[Drawing]:
-    """Bytes that a forward, a backward and both send, for the algorithms and kernels that have a backward pass."""
-    return bytes_over_tokens(ctx, communicating(trained_points(ctx)))
-
-
-def bytes_over_tokens(ctx: Context, points: list[Point]) -> list[Drawing]:
+    points = communicating(ctx.points)
     if len({p.seq_len for p in points}) < 2:
         return []
     return single(communication_rows(ctx, points), points)

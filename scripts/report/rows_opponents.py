@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .model import Point
+from .model import FORWARD, Point
 from .rows import (
     Context,
     Drawing,
@@ -21,6 +21,7 @@ from .rows import (
     side_by_side,
     single,
     timed_points,
+    whatever_pass,
     without_collective,
 )
 from .series import DEFAULTS, group_by, scalar_params
@@ -71,7 +72,7 @@ def causal_balance(ctx: Context) -> list[Drawing]:
         and p.value("work.balance")
         and collective_of(p) == DEFAULTS["collective"]  # the others do the same work
     ]
-    shown, note = one_length(ctx, able)
+    shown, note = one_length(ctx, whatever_pass(ctx, able))
     rows: list[Row] = []
     for point in sorted(shown, key=lambda p: point_order(ctx, p)):
         balance = point.value("work.balance")
@@ -150,8 +151,8 @@ def error_text(value: float | None) -> str:
 
 
 def spread_error(point: Point) -> float | None:
-    """Over queries that do not depend on the ranks; results without it have the error of all queries alone."""
-    spread = point.num("check.spread_rel_l2_error")
+    """Over queries that do not depend on the ranks; of results without it, and of gradients, over all sampled rows."""
+    spread = point.num("check.spread_rel_l2_error") if point.compute_pass == FORWARD else None
     return point.num("check.rel_l2_error") if spread is None else spread
 
 
@@ -202,7 +203,10 @@ def collectives(ctx: Context) -> list[Drawing]:
         note = f"{note} Without a native run the fastest collective is 1.".strip()
     ends = [row[key] for row in rows for key in ("low", "value", "high") if key in row]
     params = {"low": min([0.9, *(e - 0.05 for e in ends)]), "high": max([1.1, *(e + 0.05 for e in ends)])}
-    finding = per_source([p for g in chosen for p in g], lambda some: f"{range_of([r['value'] for r in rows if r['source'] == some[0].source], ratio_label)} the time of native")
+    finding = per_source(
+        [p for g in chosen for p in g],
+        lambda some: f"{range_of([r['value'] for r in rows if (r['source'], r['pass']) == (some[0].source, some[0].pass_order)], ratio_label)} the time of native",
+    )
     return single(rows, [p for g in chosen for p in g], note=note, finding=finding, params=params)
 
 
@@ -218,6 +222,7 @@ def choice_row(ctx: Context, point: Point, base: Point, order: int) -> Row:
         "label": point_label(ctx, point, without=f" · via {collective_of(point)}"),
         "order": order,
         "source": point.source,
+        "pass": point.pass_order,
         "algorithm": point.algorithm,
         "collective": collective_of(point),
         "baseline": collective_of(base),

@@ -7,8 +7,7 @@ from typing import Any
 
 from .evidence import COMPUTED
 from .model import Point
-from .rows import Context, Drawing, Row, base_row, side_by_side, single
-from .series import sources_of
+from .rows import Context, Drawing, Row, base_row, side_by_side, single, whatever_pass
 from .units import MISSING, integer_label, listed, number, percent_label, plural, significant
 
 NEVER_PX = 7  # the first cross, below the top edge
@@ -17,15 +16,10 @@ NEVER_PX = 7  # the first cross, below the top edge
 def coverage(ctx: Context) -> list[Drawing]:
     rows: list[Row] = []
     shown: list[Point] = []
-    seen: set[tuple[Any, ...]] = set()
-    for point in ctx.points:
+    for point in whatever_pass(ctx, ctx.points):
         values = point.get("work.coverage")
         if not point.ok or point.pattern != "dilated" or not point.seq_len or not isinstance(values, list):
             continue
-        key = (ctx.index.key(point), point.source, point.ranks, point.seq_len)
-        if key in seen:
-            continue
-        seen.add(key)
         shown.append(point)
         for place, entry in enumerate(values[: len(point.branches) or None]):
             value = number(entry.get("coverage")) if isinstance(entry, dict) else number(entry)
@@ -37,7 +31,8 @@ def coverage(ctx: Context) -> list[Drawing]:
                         "value": value,
                         "value_text": percent_label(value),
                         "branch": f"branch {place + 1}",
-                        "line": f"{point.source} {point.run} {point.ranks} {place}",
+                        "source": COMPUTED,
+                        "line": f"{point.run} {point.ranks} {place}",
                         "width": integer_label(number(branch.get("segment_length"))),
                         "rate": integer_label(number(branch.get("dilation_rate"))),
                     }
@@ -46,7 +41,7 @@ def coverage(ctx: Context) -> list[Drawing]:
         return []
     longest = sorted({row["id"]: row for row in rows}.values(), key=lambda row: row["seq_len"])  # the last branch of each point
     ends = " to ".join(dict.fromkeys(f"{row['value_text']} at {row['length_label']}" for row in (longest[0], longest[-1])))
-    return single(rows, shown, finding=f"The last branch updates {ends} ({', '.join(sources_of(shown))}).")
+    return single(rows, shown, finding=f"The last branch updates {ends}.")
 
 
 def layers_label(layers: float | None) -> str:
@@ -62,10 +57,10 @@ def dependency_depth(ctx: Context) -> list[Drawing]:
     lanes: dict[str, int] = {}  # lanes of crosses: one per series
     unknown = 0
     shown: dict[tuple[Any, ...], Point] = {}
-    for point in ctx.points:
+    for point in whatever_pass(ctx, ctx.points):
         layers = point.num("metrics.dependency_depth_layers")
         if layers is not None and point.seq_len and point.pattern != "dense":
-            shown.setdefault((ctx.index.key(point), point.run, point.ranks, point.seq_len), point)
+            shown.setdefault((ctx.index.label(point), point.run, point.ranks, point.seq_len), point)
         elif point.pattern != "dense" and point.num("metrics.dependency_depth_bound_layers") is not None:
             unknown += 1
     for point in shown.values():

@@ -67,6 +67,11 @@ def ideal_rows(points: list[Point], value: str) -> list[Row]:
     return [{"status": "ideal", "ranks": r, "value": r if value == "speedup" else 1} for r in counts]
 
 
+def lengths_shown(ctx: Context, most: int) -> int:
+    """Lengths of a figure over ranks, each in a panel of its own: fewer where passes have panels, too."""
+    return most if len(ctx.passes) < 2 else 2
+
+
 def shortened(values: list[Any], kept: list[Any], what: str) -> str:
     if len(set(values)) <= len(kept):
         return ""
@@ -88,7 +93,7 @@ def strong_scaling(ctx: Context) -> list[Drawing]:
         ),
     )
     lengths = [g[0].seq_len for g in groups]
-    kept = spread(lengths, MAX_LENGTHS)
+    kept = spread(lengths, lengths_shown(ctx, MAX_LENGTHS))
     chosen = [g for g in groups if g[0].seq_len in kept]
     rows, shown, baselines = scaling_rows(ctx, chosen, "speedup", side_by_side_points(ctx), lambda p: p.seq_len)
     if not rows:
@@ -112,7 +117,7 @@ def weak_scaling(ctx: Context) -> list[Drawing]:
         ),
     )
     widths = [(g[0].seq_len or 0) // g[0].ranks for g in groups]
-    kept = spread(widths, 3)
+    kept = spread(widths, lengths_shown(ctx, 3))
     chosen = [g for g in groups if (g[0].seq_len or 0) // g[0].ranks in kept]
     rows, shown, _ = scaling_rows(ctx, chosen, "efficiency", even, lambda p: (p.seq_len or 0) // p.ranks)
     for row in rows:

@@ -24,7 +24,6 @@ from .rows import (
     single,
     timed_points,
     timed_row,
-    trained_points,
 )
 from .series import group_by, sources_of
 from .units import bracket, duration_label, listed, percent_label, plural, ratio_label, significant, token_label
@@ -53,35 +52,31 @@ def stopped_rows(ctx: Context, missing: list[Point]) -> tuple[list[Row], dict[st
 def latency(ctx: Context) -> list[Drawing]:
     """All points with a length: times as marks, the others as × in one row per series and ranks."""
     shown = timed_points(ctx)
-    if len({p.seq_len for p in shown}) == 1 and len({p.ranks for p in shown}) > 1:
+    if len({p.seq_len for p in shown}) == 1 and len({p.ranks for p in shown}) > 1 and len(ctx.passes) == 1:
         return []  # one column of marks that differ in ranks alone
     rows = [timed_row(ctx, p, 1.0 / p.group_batch) for p in shown]
     if not rows:
         return []
     stopped, params = stopped_rows(ctx, [p for p in ctx.points if not p.ok and p.seq_len])
     rows += stopped
-    return single(rows, shown, params=params)
+    return single(rows, shown, finding=passes_finding(ctx), params=params)
 
 
-def passes(ctx: Context) -> list[Drawing]:
-    """Times of a forward, a backward and both, of the algorithms and kernels that have a backward pass."""
-    shown = [p for p in trained_points(ctx) if p.median_s is not None and p.seq_len]
-    return single([timed_row(ctx, p, 1.0 / p.group_batch) for p in shown], shown, finding=passes_finding(ctx, shown))
-
-
-def passes_finding(ctx: Context, shown: list[Point]) -> str:
+def passes_finding(ctx: Context) -> str:
     """How many forwards both passes take: 3.5 by their multiply-adds."""
 
     def problem(point: Point) -> tuple[Any, ...]:
-        return (*problem_key(point), point.algorithm, point.pattern, point.text("params.layout"))
+        return (ctx.index.label(point), point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch)
 
-    forward = {problem(p): p for p in shown if p.compute_pass == FORWARD}
-    both = [(p, forward[problem(p)]) for p in shown if p.compute_pass == BOTH and problem(p) in forward]
-    if not both:
-        return ""
-    ends = [pick(both, key=lambda pair: pair[0].times(pair[1])[0]) for pick in (min, max)]
-    ratios = " to ".join(dict.fromkeys(times_text(*pair) for pair in ends))
-    return f"both passes take {ratios} the time of a forward, 3.5 × by their multiply-adds."
+    timed = timed_points(ctx)
+    forward = {problem(p): p for p in timed if p.compute_pass == FORWARD}
+    both = [(p, forward[problem(p)]) for p in timed if p.compute_pass == BOTH and problem(p) in forward]
+    decided = [pair for pair in both if not any(why_undecided(ctx, p) for p in pair)] or both
+    said = []
+    for (source,), pairs in group_by(decided, lambda pair: pair[0].source).items():
+        ends = [pick(pairs, key=lambda pair: pair[0].times(pair[1])[0]) for pick in (min, max)]
+        said.append(f"{' to '.join(dict.fromkeys(times_text(*pair) for pair in ends))} ({source})")
+    return f"A forward and backward pass takes {'; '.join(said)} the time of a forward, with 3.5 times its multiply-adds." if said else ""
 
 
 def constant_token_lines(ctx: Context) -> list[list[Point]]:
@@ -129,11 +124,11 @@ SAME_PROBLEM = ("heads", "kv_heads", "head_dim", "dtype", "causal", "kernel", "m
 
 
 def problem_shape(point: Point) -> tuple[Any, ...]:
-    return (point.run, point.source, point.batch, *(point.text(f"params.{name}") for name in SAME_PROBLEM))
+    return (point.run, point.source, point.compute_pass, point.batch, *(point.text(f"params.{name}") for name in SAME_PROBLEM))
 
 
 def problem_key(point: Point) -> tuple[Any, ...]:
-    """Parameters that must agree before the times of two algorithms are compared."""
+    """What must agree before the times of two algorithms are compared."""
     return (*problem_shape(point), point.seq_len, point.ranks, point.replicas)
 
 
@@ -185,12 +180,13 @@ def speedup_finding(ctx: Context, pairs: list[tuple[Point, Point]]) -> str:
     ranks that both have."""
     decided = [pair for pair in pairs if not any(why_undecided(ctx, p) for p in pair)] or pairs
     said = []
-    for some in group_by(decided, lambda pair: pair[0].run, lambda pair: pair[0].source).values():
+    for some in group_by(decided, lambda pair: pair[0].run, lambda pair: pair[0].source, lambda pair: pair[0].compute_pass).values():
         lengths = group_by(some, lambda pair: pair[0].seq_len)
         ends = [max(lengths[n], key=lambda pair: (pair[0].ranks, -(pair[0].median_s or 0.0))) for n in (min(lengths), max(lengths))]
         at = [f"{cost_text(e, d)} at {token_label(e.seq_len)} ({e.algorithm}, {ctx.index.rank_label(e.ranks)})" for e, d in ends]
         run = f", run {ends[0][0].run + 1}" if len(ctx.runs) > 1 else ""
-        said.append(f"{' and '.join(dict.fromkeys(at))} ({ends[0][0].source}{run})")
+        name = f", {ends[0][0].pass_name}" if len(ctx.passes) > 1 else ""
+        said.append(f"{' and '.join(dict.fromkeys(at))} ({ends[0][0].source}{run}{name})")
     return f"Exact attention takes {'; '.join(said)}." if said else ""
 
 
@@ -212,13 +208,13 @@ def map_suffix(source: str, run: int, number: int) -> str:
 
 
 def crossover(ctx: Context) -> list[Drawing]:
-    """One map per source, run and cluster, so that no cell mixes them; the fastest exact algorithm counts."""
+    """One map per source, run, cluster and pass, so that no cell mixes them; the fastest exact algorithm counts."""
     drawings: list[Drawing] = []
     pairs = {id(e): d for e, d in matched(ctx)}
     exact = [p for p in timed_points(ctx) if id(p) in pairs]
     numbers: dict[tuple[int, str], int] = {}
-    for (run, source, cluster), members in group_by(
-        exact, lambda p: p.run, lambda p: p.source, lambda p: p.text("params.cluster")
+    for (run, source, cluster, _), members in group_by(
+        exact, lambda p: p.run, lambda p: p.source, lambda p: p.text("params.cluster"), lambda p: p.compute_pass
     ).items():
         best = best_per_key(largest_batches(members), lambda p: (p.seq_len, p.ranks))
         if len(best) < 2:
@@ -253,12 +249,12 @@ def short_name(point: Point) -> str:
 
 
 def winners(ctx: Context) -> list[Drawing]:
-    """Per source, run, cluster and problem: the fastest exact algorithm of each (N, P), how far the next one is,
+    """Per source, run, cluster, pass and problem: the fastest exact algorithm of each (N, P), how far the next one is,
     and where the same problem on another cluster of the run has another winner."""
     exact = [p for p in timed_points(ctx) if p.pattern == "dense" and p.group_ranks > 1]
     shape = ("heads", "kv_heads", "head_dim", "dtype", "causal")
     problems = group_by(
-        exact, lambda p: p.run, lambda p: p.source, lambda p: tuple(p.text(f"params.{k}") for k in shape)
+        exact, lambda p: p.run, lambda p: p.source, lambda p: (*(p.text(f"params.{k}") for k in shape), p.compute_pass)
     )
     drawings: list[Drawing] = []
     numbers: dict[tuple[int, str], int] = {}

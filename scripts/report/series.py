@@ -1,7 +1,7 @@
 """Series of points that belong to one line: key, label, colour, marker and dash.
 
 A series is an algorithm with everything that is not an axis: mode, transport, kernel, layout, shape. Ranks,
-their replicas, tokens and batch are axes. The label has the layout, options and collective that are not the default, and
+their replicas, tokens and batch are axes. Passes are series apart with one label and style: figures have a panel for each. The label has the layout, options and collective that are not the default, and
 of the rest only what differs between the points of a report: "ring", "ring zigzag · via bruck", or
 "dilated · bf16" when types vary. Colour means algorithm, whatever its options; these have markers of their own.
 """
@@ -109,7 +109,7 @@ class SeriesIndex:
         return self.keys.get(id(point)) or self._key(point)
 
     def _key(self, point: Point) -> tuple[Any, ...]:
-        return (point.run, point.pattern, tuple(sorted((k, str(v)) for k, v in self.params(point).items())))
+        return (point.run, point.pattern, point.compute_pass, tuple(sorted((k, str(v)) for k, v in self.params(point).items())))
 
     def _threads_vary(self) -> bool:
         """Threads follow from the ranks of a machine; they name a series only if one problem ran with several."""

@@ -12,7 +12,7 @@ from typing import Any
 from .evidence import lines, span_text
 from .fits import fit_power_law
 from .markup import attribute, escape, packed, scroll_table, table_row
-from .model import PATTERNS, Point, Run
+from .model import FORWARD, PATTERNS, Point, Run
 from .paper_lines import interval_of
 from .rows import Context, sample_count
 from .series import DEFAULTS, group_by, sources_of
@@ -91,6 +91,7 @@ COLUMNS: tuple[Column, ...] = (
     text_column("", "id", "id", "id"),
     text_column("", "status", "status", "status", "status"),
     text_column("", "algorithm", "algorithm", "params.algorithm"),
+    Column("pass", "pass", "", lambda p: p.pass_name),
     Column("seq_len", "tokens", "", lambda p: p.seq_len, lambda p: token_label(p.seq_len)),
     Column("ranks", "ranks", "", lambda p: p.ranks, lambda p: str(p.ranks)),
     Column("batch", "batch", "", lambda p: p.batch, lambda p: integer_label(p.batch)),
@@ -170,7 +171,8 @@ def columns_of(points: list[Point], several_runs: bool) -> list[Column]:
     known = {c.key for c in COLUMNS}
     params = dict.fromkeys(k for p in points if isinstance(p.get("params"), dict) for k in p.get("params") if k not in known)
     found = [*COLUMNS, *map(parameter_column, params)]
-    used = [c for c in found if any(c.exact(p) not in (None, "") for p in points)]
+    forward = {p.compute_pass for p in points} == {FORWARD}
+    used = [c for c in found if any(c.exact(p) not in (None, "") for p in points) and not (forward and c.key == "pass")]
     return used[:1] + ([Column("run", "run", "", lambda p: p.run + 1)] if several_runs else []) + used[1:]
 
 
@@ -224,8 +226,12 @@ def full_table(ctx: Context) -> str:
     )
 
 
+def series_and_pass(ctx: Context, point: Point) -> str:
+    return f"{ctx.index.label(point)}{'' if point.compute_pass == FORWARD else f' · {point.pass_name}'}"
+
+
 def fit_table(ctx: Context) -> str:
-    """Exponents of time against tokens, within one series, source and rank count."""
+    """Exponents of time against tokens, within one series, pass, source and rank count."""
     rows = []
     for source in sources_of(ctx.points):
         for pattern in PATTERNS:
@@ -234,7 +240,7 @@ def fit_table(ctx: Context) -> str:
                 if fit and fit.count >= 3:
                     rows.append(
                         (
-                            ctx.index.label(group[0]),
+                            series_and_pass(ctx, group[0]),
                             source,
                             str(group[0].ranks),
                             f"{fit.exponent:.3f}{bracket(fit.exponent_interval, '{:.3f}'.format)}",
@@ -293,8 +299,8 @@ def skipped_table(ctx: Context) -> str:
     missing = [p for p in ctx.every if not p.ok]
     if not missing:
         return "<p>Every point ran and was right.</p>"
-    missing.sort(key=lambda p: (p.status, ctx.index.label(p), p.ranks, p.seq_len or 0))
-    groups = group_by(missing, lambda p: (p.status, ctx.index.label(p), p.source), lambda p: re.sub(r"[\d.,]+", "0", p.text("reason")))
+    missing.sort(key=lambda p: (p.status, series_and_pass(ctx, p), p.ranks, p.seq_len or 0))
+    groups = group_by(missing, lambda p: (p.status, series_and_pass(ctx, p), p.source), lambda p: re.sub(r"[\d.,]+", "0", p.text("reason")))
     heads = ("status", "series", "points", "tokens", "ranks", "source", "reason, of the first")
     return scroll_table("points without a result", heads, [skipped_row(ctx, some) for some in groups.values()], PRINTED_GROUPS)
 
@@ -304,7 +310,7 @@ def skipped_row(ctx: Context, points: list[Point]) -> str:
     texts = (str(len(points)), listed([p.seq_len or 0 for p in points], token_label), listed([p.ranks for p in points], str))
     return (
         f'<tr><td class="status {attribute(first.status)}">{escape(first.status)}</td>'
-        f"<td>{escape(ctx.index.label(first))}</td>"
+        f"<td>{escape(series_and_pass(ctx, first))}</td>"
         + "".join(f'<td class="number">{escape(t)}</td>' for t in texts)
         + f'<td>{escape(first.source)}</td><td class="long">{escape(first.text("reason") or "no reason given")}</td></tr>'
     )
