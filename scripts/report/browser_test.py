@@ -27,7 +27,10 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import make_report
 from report.browser_fixture import Browser, chromium, wait_for
+from report.charts import build_figures
+from report.model import PASSES
 from report.models_test import models_sweep
+from report.pictures import write_pictures
 from report.synthetic_fixture import (
     HOSTILE,
     batch_sweep,
@@ -35,6 +38,7 @@ from report.synthetic_fixture import (
     crossover_sweep,
     full_sweep,
     opponents_sweep,
+    passes_sweep,
     published,
     write_interrupted,
     write_result,
@@ -92,6 +96,15 @@ CUT = """(() => [...document.querySelectorAll('.card')].flatMap((chart) => {
     .filter((t) => { const b = t.getBoundingClientRect(); return b.right > right + 1 || b.left < left - 1; })
     .map((t) => `${chart.parentElement.innerText.slice(0, 30)}: ${t.textContent}`);
 }).slice(0, 10))()"""
+# Upright texts of a saved picture that would reach beyond it in a font 1.3 times as wide as Arial, whose alphabet is 12.73 em long.
+WIDE = """(() => { const edge = document.documentElement.getBoundingClientRect();
+  const canvas = document.createElementNS('http://www.w3.org/1999/xhtml', 'canvas').getContext('2d');
+  canvas.font = `100px ${document.querySelector('text').getAttribute('font-family')}`;
+  const wider = 1.3 * 1273 / canvas.measureText('abcdefghijklmnopqrstuvwxyz').width;
+  return [...document.querySelectorAll('text')].filter((t) => t.getAttribute('opacity') !== '0' && !/rotate/.test(t.getAttribute('transform'))).filter((t) => {
+    const b = t.getBoundingClientRect(), more = (wider - 1) * b.width, share = {end: 1, middle: 0.5}[t.getAttribute('text-anchor')] ?? 0;
+    return b.left - share * more < edge.left || b.right + (1 - share) * more > edge.right;
+  }).map((t) => t.textContent); })()"""
 # Pictures that reach beyond their box.
 OUTSIDE = """[...document.querySelectorAll('.card')].filter((card) => card.querySelector('svg').getBoundingClientRect().right > card.getBoundingClientRect().right + 1)
   .map((card) => card.parentElement.innerText.slice(0, 30))"""
@@ -129,12 +142,13 @@ class ReportInBrowser(unittest.TestCase):
         crossover = write_result(root / "crossover", crossover_sweep())
         training, one = (write_training(root / name, ranks, steps=600, planned=600) for name, ranks in (("training", 2), ("one", 1)))
         models = write_result(root / "models", models_sweep())
+        passes, backward = write_result(root / "passes", passes_sweep(*PASSES)), write_result(root / "backward", passes_sweep("backward"))
         verdicts, errors = root / "comparison.json", root / "validation.json"
         verdicts.write_text(json.dumps(comparison(cls.records)))
         measured = json.loads((REFERENCE / "validation-xeon.json").read_text())
         errors.write_text(json.dumps(measured | {"published": published()}))
         options = {
-            **{d.name: [d] for d in (full, batch, cut, opponents, crossover, models, training)},
+            **{d.name: [d] for d in (full, batch, cut, opponents, crossover, models, training, passes, backward)},
             "trainings": [one, training],
             "measured": [REFERENCE / "opponents-cpu"],  # not synthetic
             "compared": [full, write_result(root / "later", full_sweep()), "--comparison", verdicts],
@@ -249,6 +263,17 @@ class ReportInBrowser(unittest.TestCase):
             self.visit_all("measured", width=width)
             for faults in (OVERLAPS, OUTSIDE, CUT, CELLS):
                 self.assertEqual(self.js(faults), [], width)
+
+    def test_saved_pictures_have_room_for_a_wider_font(self) -> None:
+        folder = self.pages["measured"].parent / "plots"
+        figures = build_figures(make_report.make_context([REFERENCE / "opponents-cpu"]))
+        write_pictures([f for f in figures if f.name in ("ablations", "collectives", "latency", "strong_scaling")], folder)
+        pictures = [*folder.glob("*.svg"), *(ROOT / "docs").glob("*.svg")]
+        self.assertGreater(len(pictures), 6)
+        for picture in pictures:
+            self.browser.open(picture.as_uri())
+            self.assertGreater(self.js("document.querySelectorAll('text').length"), 10)
+            self.assertEqual(self.js(WIDE), [], picture.name)
 
     def test_overlap_and_contrast_would_be_seen(self) -> None:
         self.visit("full")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -15,16 +16,20 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from .charts import Figure
 from .markup import script_safe
 from .specs import PLOTS, load_json, load_specs
 
 VEGA_LITE = "6.4"
+NARROW, WIDE = " .,:;'|!()[]/·ijltfr", "mwMW%@"
+WIDER, BOLD = 1.35, 1.1
+MARGIN_PX = 4
 
 
 class EngineError(Exception):
@@ -89,12 +94,45 @@ def themed(spec: dict[str, Any], theme: str = "light", folder: Path = PLOTS) -> 
     return json.loads(text)
 
 
+def width_of(text: str) -> float:
+    """Of a text in Arial or Liberation Sans, about, in its font sizes."""
+    return sum(0.28 if c in NARROW else 0.86 if c in WIDE else 0.7 if c.isupper() or not c.isascii() else 0.56 for c in text)
+
+
+def texts_of(node: ElementTree.Element, x: float = 0.0) -> Iterator[tuple[float, float]]:
+    """Left and right end of each upright text, with letters WIDER times as wide as Arial's."""
+    found = re.match(r"translate\(([-\d.e]+)[^)]*\)(.*)", node.get("transform", ""))
+    x += float(found[1]) if found else 0.0
+    if node.tag.endswith("}text"):
+        if not (found and found[2]) and node.get("opacity") != "0":
+            lines = [node.text or "", *(line.text or "" for line in node)]
+            wide = WIDER * max(map(width_of, lines)) * float(node.get("font-size", "12px").removesuffix("px"))
+            wide *= BOLD if node.get("font-weight") in ("bold", "600") else 1
+            left = x - wide * {"end": 1.0, "middle": 0.5}.get(node.get("text-anchor", ""), 0.0)
+            yield left, left + wide
+        return
+    for child in node:
+        yield from texts_of(child, x)
+
+
+def with_room(svg: str) -> str:
+    """The picture, which the engine lays out with its own font, with room at both sides for a browser's wider one."""
+    head = re.match(r'<svg [^>]*(width="([\d.]+)" height="([\d.]+)" viewBox="0 0 \2 \3"><rect width="\2" height="\3")', svg)
+    if not head:
+        raise ValueError(f"no picture of vl-convert: {svg[:200]}")
+    width, height = float(head[2]), head[3]
+    ends = list(texts_of(ElementTree.fromstring(svg)))
+    left = min(0, *(math.floor(a - MARGIN_PX) for a, _ in ends))
+    wide = max(width, *(math.ceil(b + MARGIN_PX) for _, b in ends)) - left
+    return svg.replace(head[1], f'width="{wide:g}" height="{height}" viewBox="{left} 0 {wide:g} {height}"><rect x="{left}" width="{wide:g}" height="{height}"', 1)
+
+
 def draw(figures: list[Figure], folder: Path) -> None:
     import vl_convert
 
     for figure in figures:
         svg = vl_convert.vegalite_to_svg(themed(figure.spec), vl_version=VEGA_LITE, allowed_base_urls=[])
-        (folder / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
+        (folder / f"{figure.name}.svg").write_text(with_room(svg), encoding="utf-8")
         (folder / f"{figure.name}.png").write_bytes(vl_convert.svg_to_png(svg, scale=2.0))
 
 
