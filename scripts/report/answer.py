@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from .claims_pattern import depth_text
+from .doubt import kind_of, ranged
 from .evidence import MEANING, Claim
 from .markup import escape
 from .model import FORWARD, STEP, Point
 from .noise import why_undecided
 from .paper_lines import PAPER_SEGMENT, and_text, has_paper_segments, shared_work_text, widths_and_rates
 from .rows import Context, heads_text, timed_points
-from .rows_time import matched, pairs_text, times_text
+from .rows_time import matched, pairs_text, passes_text, times_text
 from .series import group_by, sources_of
 from .units import plural, ratio_label, spoken_duration, token_label
 
@@ -46,7 +47,7 @@ def deciding_first(ctx: Context, points: list[Point], say: Callable[[Context], l
 
 def decides_nothing(ctx: Context, points: Iterable[Point]) -> str:
     reasons = dict.fromkeys(filter(None, (why_undecided(ctx, p) for p in points)))
-    return f"Such times decide no claim: {escape('; '.join(reasons))}."
+    return f"Such times decide no claim: {escape('; '.join(map(ranged, group_by(reasons, kind_of).values())))}."
 
 
 def place_of(ctx: Context, point: Point) -> str:
@@ -206,6 +207,7 @@ def paragraphs(said: list[Said]) -> str:
 
 
 def answer_section(ctx: Context, claims: list[Claim], figure: str) -> str:
-    text = paragraphs([*sentences(ctx), *model_sentences(ctx)][:3]) or "<p>No point of this run has a time.</p>"
+    passes = [Said(escape(text), ())] if (text := passes_text(ctx)) else []
+    text = paragraphs([*sentences(ctx)[: 3 - len(passes)], *passes, *model_sentences(ctx)][:3]) or "<p>No point of this run has a time.</p>"
     first = f'<div class="first">{figure}{claims_strip(claims)}</div>' if claims else figure
     return f'<section id="answer"><div class="said">{text}</div>{first}</section>'

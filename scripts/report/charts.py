@@ -162,8 +162,8 @@ def source_text(ctx: Context, meta: dict[str, Any], drawing: Drawing) -> str:
 
 
 def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
-    """The ends of a line of up to three algorithms, of each run; over ranks those of the shortest and of the longest sequence.
-    What a reader who cannot see the picture must know."""
+    """The ends of a line of up to three algorithms, of each run; of several passes, of each pass of two algorithms; over ranks those
+    of the shortest and of the longest sequence. What a reader who cannot see the picture must know."""
     if drawing.finding or kind is None:
         return drawing.finding[:1].upper() + drawing.finding[1:]
     x, held = ("ranks", "rank_line") if axis == "ranks" else ("seq_len", "ranks")
@@ -171,20 +171,21 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
     decided = [r for r in rows if "undecided" not in r] or rows
     lines = group_by(decided, lambda r: (r["series"], r["source"], r[held], r.get("panel"))).values()
     longest = sorted(lines, key=lambda line: (-len({r[x] for r in line}), -max(r[x] for r in line)))
-    of_algorithm: dict[str, dict[Any, list[list[Row]]]] = {}  # and of run
+    of_algorithm: dict[str, dict[Any, list[list[Row]]]] = {}  # and of run and pass
     for line in longest:
-        of_algorithm.setdefault(line[0]["series"].split()[0], {}).setdefault(line[0].get("run"), []).append(line)
-    shown = [line for of_runs in list(of_algorithm.values())[:3] for some in of_runs.values() for line in outermost(some, x)]
+        of_algorithm.setdefault(line[0]["series"].split()[0], {}).setdefault((line[0]["run"], line[0]["pass"]), []).append(line)
+    most = 3 if len({line[0]["pass"] for line in lines}) == 1 else 2
+    shown = [line for of_runs in list(of_algorithm.values())[:most] for some in of_runs.values() for line in outermost(some, x)]
     text = "; ".join(line_text(kind, x, line) for line in shown)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def outermost(lines: list[list[Row]], x: str) -> list[list[Row]]:
-    """The first line; over ranks those of its series and pass of the shortest and the longest sequence, with as many numbers of ranks."""
+    """The first line; over ranks those of its series of the shortest and the longest sequence, with as many numbers of ranks."""
     if x != "ranks":
         return lines[:1]
-    first, most = (lines[0][0]["series"], lines[0][0]["pass"]), len({r[x] for r in lines[0]})
-    alike = [line for line in lines if (line[0]["series"], line[0]["pass"]) == first and len({r[x] for r in line}) == most]
+    first, most = lines[0][0]["series"], len({r[x] for r in lines[0]})
+    alike = [line for line in lines if line[0]["series"] == first and len({r[x] for r in line}) == most]
     ordered = sorted(alike, key=lambda line: min(r["seq_len"] for r in line))
     return ordered if len(ordered) == 1 else [ordered[0], ordered[-1]]
 

@@ -100,9 +100,11 @@ def billion_tokens(ctx: Context, source: str) -> Evidence:
 
 def billion_ran(ctx: Context, point: Point) -> Evidence:
     lacks = why_no_system(point)
-    verb = "were computed and checked" if checked(point) else "ran" if point.source == "measured" else f"are {point.source}"
+    done = "were computed and checked" if checked(point) else "ran"
+    where, time = place(ctx, point), spoken_duration(point.median_s)
+    took = f"{done} on {where} in {time}" if point.source == "measured" else f"take {time} on {where} ({point.source})"
     text = (
-        f"{token_label(point.seq_len)} tokens {verb} on {place(ctx, point)} in {spoken_duration(point.median_s)}: attention's {point.pass_name} pass with "
+        f"{token_label(point.seq_len)} tokens {took}: attention's {point.pass_name} pass with "
         f"{heads_beside_paper(point)}; {depth_text(point)}.{f' Undecided: {lacks}.' if lacks else ''}"
     )
     details = [f"{point.seq_len:,} tokens, {model_text(point)}{memory_text(ctx, point)}"]

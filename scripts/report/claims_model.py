@@ -57,7 +57,7 @@ def orthogonal(ctx: Context, source: str) -> Evidence:
         compared += group
     if not data or not tensor:
         lacks = " and ".join(name for name, found in (("replicas", data), ("head groups", tensor)) if not found)
-        return Evidence(source, NOT_TESTED, f"no layer or training step around dilated attention ran on ranks that share a sequence with {lacks}, beside one rank")
+        return Evidence(source, NOT_TESTED, f"no layer or training step around dilated attention ran both on one rank and, with {lacks}, on ranks that share a sequence")
     text = (
         f"{plural(len(compared), 'checked point')} on {ranks_text(compared)} have the losses of one rank within {worst:.1g}: {len(data)} with replicas (data "
         f"parallelism), {len(tensor)} with split heads (model parallelism). No pipeline was run."

@@ -37,7 +37,7 @@ def with_doubts(ctx: Context, drawing: Drawing) -> Drawing:
             for row in line:
                 row["undecided"] = True
             for why in dict.fromkeys(why for _, why in found):
-                doubtful.setdefault(NUMBER.sub("#", why), []).append((line[0]["ranks_label"], line[0]["series"].split(" · ")[0], why))
+                doubtful.setdefault(kind_of(why), []).append((line[0]["ranks_label"], line[0]["series"].split(" · ")[0], why))
     remark = f"{drawing.remark} {lines_text(doubtful)}".strip()
     return replace(drawing, remark=remark, decides=any(key_of(p) not in reasons for p in drawing.points))
 
@@ -56,6 +56,10 @@ def lines_text(doubtful: dict[str, list[tuple[str, str, str]]]) -> str:
         where = "; ".join(f"{', '.join(some)} on {ranks}" for ranks, some in names.items())
         texts.append(f"{where} ({ranged([why for _, _, why in lines])})")
     return f"Lines that decide no claim: {'; '.join(texts)}." if texts else ""
+
+
+def kind_of(reason: str) -> str:
+    return NUMBER.sub("#", reason)
 
 
 def ranged(reasons: list[str]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import sys
 import unittest
 import unittest.mock
@@ -108,7 +109,10 @@ class Figures(unittest.TestCase):
         self.assertEqual(len(rows_of(figures["latency"])), 73)
         self.assertEqual(figures["latency"].spec["facet"]["sort"], PANELS)
         self.assertIn("time of one pass, per sequence", json.dumps(figures["latency"].spec))
-        self.assertRegex(figures["latency"].finding, r"^A forward and backward pass takes 3\.5× .*\(measured\) the time of a forward, with 3\.5 times")
+        self.assertEqual(re.findall(r"\(measured, . ranks?, ([a-z ]+)\)", figures["latency"].finding), 2 * PANELS)
+        self.assertIn("A backward begins with an output that is there", figures["latency"].caption)
+        page = render_page(ctx, list(figures.values()), judge(ctx))
+        self.assertRegex(page, r"<p>A forward and backward pass takes 3\.5× .*\(measured\) the time of a forward, with 3\.5 times its")
         self.assertFalse(figures["communication_tokens"].more)
         bars = {r["label"] for r in rows_of(figures["phases"]) if "64K · P = 4" in r["label"] and "ring" in r["label"]}
         self.assertEqual(bars, {f"64K · P = 4{name}\nring" for name in ("", " · backward", "\nforward and backward")})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-from .model import Point, Run
+from .model import FORWARD, Point, Run
 from .rows import (
     Context,
     Drawing,
@@ -111,7 +111,8 @@ def communication_tokens(ctx: Context) -> list[Drawing]:
     points = communicating(ctx.points)
     if len({p.seq_len for p in points}) < 2:
         return []
-    return single(communication_rows(ctx, points), points)
+    other = "Forward exchanges keys and values; backward sums their gradients over the ranks, and may exchange keys and values again."
+    return single(communication_rows(ctx, points), points, note="" if ctx.passes <= {FORWARD} else other)
 
 
 def peak_memory(point: Point) -> float | int | None:

@@ -174,6 +174,8 @@ def error_ranks(ctx: Context) -> list[Drawing]:
     if errors:  # a factor of 4 at least, so that rounding does not look like growth
         params |= {"low": min(errors) / 2, "high": max(errors) * 2}
     tolerances = sorted({t for t in (p.num("check.tolerance") for p in shown) if t})
+    if not ctx.passes <= {FORWARD}:
+        note += " Of a backward it is the largest error of the output, dQ, dK and dV, over all rows that were sampled."
     if tolerances:
         note += f" Tolerance: {', '.join(map(error_text, tolerances))}."
     return single(rows, shown, note=note, params=params)

@@ -59,10 +59,11 @@ def latency(ctx: Context) -> list[Drawing]:
         return []
     stopped, params = stopped_rows(ctx, [p for p in ctx.points if not p.ok and p.seq_len])
     rows += stopped
-    return single(rows, shown, finding=passes_finding(ctx), params=params)
+    note = "" if ctx.passes <= {FORWARD} else "A backward begins with an output that is there; a forward and backward is one after the other."
+    return single(rows, shown, note=note, params=params)
 
 
-def passes_finding(ctx: Context) -> str:
+def passes_text(ctx: Context) -> str:
     """How many forwards both passes take: 3.5 by their multiply-adds."""
 
     def problem(point: Point) -> tuple[Any, ...]:
