@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <span>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
@@ -12,7 +11,7 @@
 namespace longnet {
 namespace {
 
-constexpr uint32_t kFirstWindow = 8;  // slots of a lane for the waits of coming ops, at first
+constexpr uint32_t kFirstWindow = 4;  // slots of a lane for the waits of coming ops, at first
 
 class Engine {
  public:
@@ -36,11 +35,13 @@ class Engine {
     for (size_t i = 0; i < lanes_.size(); ++i) {
       Lane& lane = lanes_[i];
       lane.rank = uint32_t(i / kLanes);
-      lane.lane = uint32_t(i % kLanes);
+      lane.lane = uint8_t(i % kLanes);
       lane.slots = uint32_t(i) * kFirstWindow;
       const CompactProgram& program = programs.of(Rank(lane.rank));
-      lane.ops = program.lanes[lane.lane];
-      lane.issued_s = program.issued_s[lane.lane];
+      lane.ops = program.lanes[lane.lane].data();
+      lane.num_ops = uint32_t(program.lanes[lane.lane].size());
+      if (const auto& issued_s = program.issued_s[lane.lane]; !issued_s.empty())
+        lane.issued_s = issued_s.data();
       lane.next = program.next.data();
     }
     run_.ranks.resize(size_t(ranks_));
@@ -89,16 +90,19 @@ class Engine {
     double ready = 0;      // end of the last of its waits that are over
     uint32_t arrived = 0;  // number of these
   };
-  struct Lane {
-    std::span<const CompactOp> ops{};  // of its program, as `next`
-    std::span<const double> issued_s{};
+  // In one line of the cache: of thousands of ranks the next one's lane is in none.
+  struct alignas(64) Lane {
+    const CompactOp* ops = nullptr;  // of its program, as `next`
+    const double* issued_s = nullptr;
     const uint32_t* next = nullptr;
     double free = 0;    // when it can take the next op
     double finish = 0;  // of the ops that are over
-    uint32_t cursor = 0, mask = kFirstWindow - 1, slots = 0;
-    uint32_t rank = 0, lane = 0;
+    uint32_t num_ops = 0, cursor = 0, mask = kFirstWindow - 1, slots = 0;
+    uint32_t rank = 0;
+    uint8_t lane = 0;
     bool queued = false, busy = false;
   };
+  static_assert(sizeof(Lane) == 64);
   // The op at work in a lane, where events time it (timed_).
   struct Work {
     double left = 0, rate = 1, since = 0, begun = 0;
@@ -141,10 +145,10 @@ class Engine {
 
   void advance(uint32_t id, double now) {
     Lane& lane = lanes_[id];
-    while (lane.cursor < lane.ops.size() && !lane.busy) {
+    while (lane.cursor < lane.num_ops && !lane.busy) {
       Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
       if (slot.arrived != lane.ops[lane.cursor].needs) return;
-      const double from = lane.issued_s.empty() ? 0 : lane.issued_s[lane.cursor];
+      const double from = lane.issued_s ? lane.issued_s[lane.cursor] : 0;
       if (timed_ && from > now) return network_.events().push(from, EventKind::kIssued, id);
       const double begin = std::max({lane.free, slot.ready, timed_ ? now : from});
       slot = {};
@@ -167,7 +171,7 @@ class Engine {
     } else if (is_communication(op.kind)) {
       const uint32_t channel = channel_of(lane, op);
       // The channel of the next op would come too late from memory, the one behind it in time.
-      if (index + 2 < lane.ops.size())
+      if (index + 2 < lane.num_ops)
         if (const CompactOp& soon = lane.ops[index + 2];
             is_communication(soon.kind) && soon.kind != OpKind::kCollective)
           network_.expect(channel_of(lane, soon));
@@ -342,10 +346,9 @@ class Engine {
 
   void check_all_done() const {
     for (const Lane& lane : lanes_) {
-      const auto& ops = lane.ops;
-      check(lane.cursor == ops.size() && !lane.busy, "deadlock: rank ", lane.rank, " waits in op ",
-            lane.cursor, " of ", ops.size(), " of lane ", lane.lane, " (",
-            lane.cursor < ops.size() ? to_string(ops[lane.cursor].kind) : "end", ")");
+      check(lane.cursor == lane.num_ops && !lane.busy, "deadlock: rank ", lane.rank,
+            " waits in op ", lane.cursor, " of ", lane.num_ops, " of lane ", int{lane.lane}, " (",
+            lane.cursor < lane.num_ops ? to_string(lane.ops[lane.cursor].kind) : "end", ")");
     }
   }
 

@@ -139,7 +139,11 @@ void Network::run_flow(uint32_t channel, double now) {
   c.flow = share_.start(links_of(c), c.limited ? std::numeric_limits<double>::infinity() : rate);
   if (c.flow == flows_.size()) flows_.emplace_back();
   Flowing& flow = flows_[c.flow];
-  flow = {.channel = channel, .version = flow.version + 1, .since = now};
+  flow = {.channel = channel,
+          .version = flow.version + 1,
+          .since = now,
+          .left = c.left,
+          .negligible = 1e-9 * messages_[c.message].bytes};
   if (c.num_links == 0) {
     flow.rate = rate;
     flow.end = now + c.left * speeds_[c.speed].seconds_per_byte;
@@ -152,7 +156,7 @@ void Network::run_flow(uint32_t channel, double now) {
 void Network::pause_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
   Flowing& flow = flows_[c.flow];
-  c.left -= flow.rate * (now - flow.since);
+  c.left = flow.left_at(now);
   share_.stop(c.flow);
   ++flow.version;  // its end is not known any more
   c.flow = kNoSlot;
@@ -196,11 +200,12 @@ void Network::foretell(std::span<const FairShare::Flow> flows, double now) {
   for (const FairShare::Flow flow : flows) {
     Flowing& f = flows_[flow];
     if (const double rate = share_.rate(flow); rate != f.rate) {
-      Channel& c = channels_[f.channel];
-      c.left -= f.rate * (now - f.since);
-      // Over at this very moment, but for rounding.
-      if (c.left <= 1e-9 * messages_[c.message].bytes) c.left = 0;
-      f = {f.channel, f.version + 1, false, rate, now, now + c.left / rate};
+      f.left = f.left_at(now);
+      f.since = now;
+      f.rate = rate;
+      f.end = now + f.left / rate;
+      f.foretold = false;
+      ++f.version;
     }
     first = std::min(first, f.end);
   }
@@ -223,11 +228,7 @@ void Network::set_progress(Rank rank, bool progresses, double now) {
     const Channel& c = channels_[channel];
     if (c.message == kNoSlot) continue;
     const bool flows = c.flow != kNoSlot, may = may_flow(c);
-    if (flows) {
-      // Over at this very moment, but for rounding: its end is the next event.
-      const Flowing& f = flows_[c.flow];
-      if (c.left - f.rate * (now - f.since) <= 1e-9 * messages_[c.message].bytes) continue;
-    }
+    if (flows && flows_[c.flow].left_at(now) == 0) continue;  // its end is the next event
     if (may && !flows) run_flow(channel, now);
     if (!may && flows) pause_flow(channel, now);
   }

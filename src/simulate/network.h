@@ -74,16 +74,22 @@ class Network {
     uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
     uint32_t message = kNoSlot;  // the one that has the channel: it flows, but for pauses
     uint32_t flow = kNoSlot;     // of share_ and flows_, while the message flows
-    double left = 0;             // of the message, bytes; while it flows, at flows_' `since`
+    double left = 0;             // of the message, bytes, when it began to flow
     double free_at = 0;          // when the message before is over
   };
   static_assert(sizeof(Channel) == 64);
   // A message that flows. The version counts the ends that have been foretold; only the last one is
   // true.
-  struct Flowing {
+  struct alignas(64) Flowing {
     uint32_t channel, version = 0;
     bool foretold = false;
     double rate = 0, since = 0, end = 0;
+    double left = 0;        // bytes, at `since`
+    double negligible = 0;  // bytes: less is left by rounding alone
+    double left_at(double now) const {
+      const double now_left = left - rate * (now - since);
+      return now_left <= negligible ? 0 : now_left;
+    }
   };
   struct Posted {
     MessageSide side;
