@@ -36,7 +36,6 @@ from .rows import (
     few_named,
     main_points,
     mark_groups,
-    only_pass,
     sample_count,
     spread,
 )
@@ -198,7 +197,7 @@ def line_text(kind: Kind, x: str, line: list[Row]) -> str:
     values = [f"{r.get('value_text') or kind.spoken(r['value'])} at {place}{guess}" for r, place, guess in zip(ends, where, guesses)]
     panel = ends[0].get("panel", "")
     held = ends[0]["ranks_label"] if x == "seq_len" else panel or f"{ends[0]['length_label']} tokens"
-    known = dict.fromkeys((ends[0]["source"], held, *([panel] if panel and panel not in ends[0]["series"] else [])))
+    known = dict.fromkeys((ends[0]["source"], *([held] if held not in panel.split(" · ") else []), *([panel] if panel and panel not in ends[0]["series"] else [])))
     return f"{ends[0]['series']}: {' to '.join(dict.fromkeys(values))} ({', '.join(known)})"
 
 
@@ -248,9 +247,16 @@ def complete(spec: dict[str, Any], parts: dict[str, Any], ctx: Context, drawing:
     return full
 
 
+def only_pass(drawing: Drawing) -> str:
+    """The pass of all its points and marks, "pass" where they have several."""
+    names = {p.pass_name for p in drawing.points}
+    marks = {row["pass"] for row in drawing.rows if "pass" in row}
+    return names.pop() if len(names) == 1 and len(marks) <= 1 else "pass"
+
+
 def naming_its_pass(ctx: Context, meta: dict[str, Any], drawing: Drawing) -> Drawing:
     """A figure of one pass alone has no panel that would name it: its title does, unless the whole report is of forwards."""
-    name = only_pass(drawing.points)
+    name = only_pass(drawing)
     of_passes = meta.get("of", "attention") == "attention" and not meta.get("computed") and not ctx.passes <= {FORWARD}
     if not of_passes or name in ("pass", STEP) or name in drawing.title:
         return drawing
@@ -264,7 +270,7 @@ def panel_axes(split: list[str], series: list[Row], several_runs: bool) -> list[
     axes = [a for a in split if a in APART] + ([a for a in others if a == "ranks"] + ["run"] if several_runs else others)
     axes = [a for a in axes if len({row[a] for row in series if row.get(a) is not None}) > 1]
     panels = group_by(series, lambda row: tuple(row.get(a) for a in axes if a != "ranks")).values()
-    crowded = any(len({(row["series"], row["source"], row["run"], row["ranks"]) for row in panel}) > MAX_LINES for panel in panels)
+    crowded = any(len({(r["series"], r["source"], r["run"], r["ranks"]) for r in panel if r.get("value") is not None}) > MAX_LINES for panel in panels)
     return [a for a in axes if a != "ranks" or crowded]
 
 
@@ -334,7 +340,7 @@ def build_figures(ctx: Context, folder: Path = PLOTS, compared: bool = False) ->
             if joins_times(spec) and "line" in spec["layer"]:
                 mark_groups(drawing.rows, width_of(drawing))
             title = f"{meta['title']}: {drawing.title}" if drawing.title else meta["title"]
-            full = complete(json.loads(json.dumps(spec).replace(PASS, only_pass(drawing.points))), parts, ctx, drawing)
+            full = complete(json.loads(json.dumps(spec).replace(PASS, only_pass(drawing))), parts, ctx, drawing)
             full["title"] = {"text": title, "subtitle": key_of_marks(spec, drawing)}
             encoded = spec["encoding"]
             figures.append(

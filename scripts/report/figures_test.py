@@ -31,6 +31,7 @@ from report.synthetic_fixture import (
     batch_sweep,
     context,
     full_sweep,
+    of_pass,
     passes_sweep,
     point,
     refused,
@@ -121,6 +122,12 @@ class Figures(unittest.TestCase):
         self.assertEqual(len(rows_of(figures["coverage"])), len(rows_of(figure(passes_sweep("forward"), "coverage"))))
         compared = next(f for f in build_figures(context(records, records), compared=True) if f.name == "latency")
         self.assertEqual(compared.spec["facet"]["sort"], [f"{panel} · run {run}" for panel in PANELS for run in (1, 2)])
+
+    def test_a_pass_without_a_result_has_a_panel_of_crosses(self) -> None:
+        gone = [of_pass(refused("ring", 16 * K, 2, "skipped_unsupported", "no rows"), "backward")]
+        drawn = figure([*passes_sweep("forward"), *gone], "latency")
+        self.assertEqual((drawn.title, drawn.spec["facet"]["sort"]), ("Latency against tokens", PANELS[:2]))
+        self.assertIn("time of one pass", json.dumps(drawn.spec["spec"]["encoding"]["y"]))
 
     def test_a_forward_is_never_divided_by_another_pass(self) -> None:
         records = passes_sweep("forward", "backward")

@@ -211,12 +211,6 @@ def whatever_pass(ctx: Context, points: list[Point]) -> list[Point]:
     return list(found.values())
 
 
-def only_pass(points: list[Point]) -> str:
-    """The pass of all the points, "pass" where they have several."""
-    found = {p.pass_name for p in points}
-    return found.pop() if len(found) == 1 else "pass"
-
-
 def collective_of(point: Point) -> str:
     return collective_name(point.get("params"))
 

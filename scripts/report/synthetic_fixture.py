@@ -159,8 +159,8 @@ def of_pass(record: dict[str, Any], name: str) -> dict[str, Any]:
     other["id"] = f"{name[:4]}{record['id'][4:]}{time}"
     other["params"]["pass"] = name
     other["timing"] |= {k: v * time for k, v in record["timing"].items() if k.endswith("_s") and isinstance(v, float)}
-    other["timing"]["samples_s"] = [v * time for v in record["timing"]["samples_s"]]
-    other["comm"] |= {k: v * sent for k, v in record["comm"].items() if k.endswith("bytes_per_rank")}
+    other["timing"]["samples_s"] = [v * time for v in record["timing"].get("samples_s") or []]
+    other["comm"] |= {k: v * sent for k, v in record["comm"].items() if k.endswith("bytes_per_rank") and v}
     other["comm"]["collectives_used"] = ["all_gather: native", "reduce_scatter: linear"]
     other["check"]["gradients"] = {"dq_rel_l2_error": 5e-7, "dk_rel_l2_error": 4e-7, "dv_rel_l2_error": 3e-7}
     return other
