@@ -36,6 +36,7 @@ from report.synthetic_fixture import (
     point,
     refused,
 )
+from report.tables import columns_of, fit_table, skipped_table
 
 PANELS = ["forward", "backward", "forward and backward"]
 
@@ -122,6 +123,14 @@ class Figures(unittest.TestCase):
         self.assertEqual(len(rows_of(figures["coverage"])), len(rows_of(figure(passes_sweep("forward"), "coverage"))))
         compared = next(f for f in build_figures(context(records, records), compared=True) if f.name == "latency")
         self.assertEqual(compared.spec["facet"]["sort"], [f"{panel} · run {run}" for panel in PANELS for run in (1, 2)])
+
+    def test_tables_name_other_passes_alone(self) -> None:
+        gone = of_pass(refused("ring", M, 2, "skipped_memory", "too large"), "backward")
+        ctx = context([*passes_sweep("forward", "backward"), gone])
+        self.assertEqual([c.key for c in columns_of(ctx.points, False)][:4], ["id", "status", "algorithm", "pass"])
+        self.assertNotIn("pass", [c.key for c in columns_of(ctx.of_passes("forward").points, False)])
+        for table, row in ((fit_table(ctx), "ring"), (fit_table(ctx), "ring · backward"), (skipped_table(ctx), "ring · backward")):
+            self.assertIn(f"<td>{row}</td>", table)
 
     def test_a_pass_without_a_result_has_a_panel_of_crosses(self) -> None:
         gone = [of_pass(refused("ring", 16 * K, 2, "skipped_unsupported", "no rows"), "backward")]
