@@ -36,7 +36,7 @@ from .paper_lines import (
     shorter_text,
     tokens_per_rank,
 )
-from .rows import Context
+from .rows import Context, problem_of
 from .units import bytes_label, plural, significant, token_label
 
 BYTES_RATIO = 1.10  # rise of the bytes at a fixed number of ranks
@@ -118,14 +118,10 @@ def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str, un
 def bytes_of_backward(ctx: Context) -> Callable[[Point], float | None]:
     """What a rank sends in a backward, per sequence; of a point of both passes, what is left without the forward of the same
     problem; None where that is not known."""
-
-    def problem(point: Point) -> tuple[object, ...]:
-        return (ctx.index.label(point), point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch)
-
-    forward = {problem(p): bytes_per_sequence(p) for p in ctx.points if p.compute_pass == FORWARD}
+    forward = {problem_of(ctx, p): bytes_per_sequence(p) for p in ctx.points if p.compute_pass == FORWARD}
 
     def sent(point: Point) -> float | None:
-        every, ahead = bytes_per_sequence(point), forward.get(problem(point)) if point.compute_pass == BOTH else 0
+        every, ahead = bytes_per_sequence(point), forward.get(problem_of(ctx, point)) if point.compute_pass == BOTH else 0
         return None if every is None or ahead is None else every - ahead
 
     return sent

@@ -203,12 +203,14 @@ def timed_points(ctx: Context) -> list[Point]:
     return [p for p in ctx.points if p.ok and p.median_s is not None and p.seq_len]
 
 
+def problem_of(ctx: Context, point: Point) -> tuple[Any, ...]:
+    """What the passes of one problem have in common."""
+    return (ctx.index.label(point), point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch)
+
+
 def whatever_pass(ctx: Context, points: list[Point]) -> list[Point]:
-    """One point for all passes of a problem, which share its pattern and the balance of its work."""
-    found: dict[tuple[Any, ...], Point] = {}
-    for p in points:
-        found.setdefault((ctx.index.label(p), p.run, p.source, p.seq_len, p.ranks, p.batch), p)
-    return list(found.values())
+    """One point of each problem, whose passes share its pattern and the balance of its work."""
+    return [passes[0] for passes in group_by(points, lambda p: problem_of(ctx, p)).values()]
 
 
 def collective_of(point: Point) -> str:

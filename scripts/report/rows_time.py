@@ -20,6 +20,7 @@ from .rows import (
     line_key,
     point_label,
     point_order,
+    problem_of,
     sample_count,
     single,
     timed_points,
@@ -65,13 +66,9 @@ def latency(ctx: Context) -> list[Drawing]:
 
 def passes_text(ctx: Context) -> str:
     """How many forwards both passes take: 3.5 by their multiply-adds."""
-
-    def problem(point: Point) -> tuple[Any, ...]:
-        return (ctx.index.label(point), point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch)
-
     timed = timed_points(ctx)
-    forward = {problem(p): p for p in timed if p.compute_pass == FORWARD}
-    both = [(p, forward[problem(p)]) for p in timed if p.compute_pass == BOTH and problem(p) in forward]
+    forward = {problem_of(ctx, p): p for p in timed if p.compute_pass == FORWARD}
+    both = [(p, forward[problem_of(ctx, p)]) for p in timed if p.compute_pass == BOTH and problem_of(ctx, p) in forward]
     decided = [pair for pair in both if not any(why_undecided(ctx, p) for p in pair)] or both
     said = []
     for (source,), pairs in group_by(decided, lambda pair: pair[0].source).items():
