@@ -12,11 +12,11 @@ from .claims_pattern import depth_text
 from .doubt import kind_of, ranged
 from .evidence import MEANING, Claim
 from .markup import escape
-from .model import FORWARD, STEP, Point
+from .model import BOTH, FORWARD, STEP, Point
 from .noise import why_undecided
 from .paper_lines import PAPER_SEGMENT, and_text, has_paper_segments, shared_work_text, widths_and_rates
-from .rows import Context, heads_text, timed_points
-from .rows_time import matched, pairs_text, passes_text, times_text
+from .rows import Context, heads_text, problem_of, timed_points
+from .rows_time import matched, pairs_text, times_text
 from .series import group_by, sources_of
 from .units import plural, ratio_label, spoken_duration, token_label
 
@@ -156,6 +156,19 @@ def sentences(ctx: Context) -> list[Said]:
     return sorted(found, key=lambda one: -one.length)
 
 
+def both_passes(ctx: Context) -> list[Said]:
+    """How many forwards both passes take: 3.5 by their multiply-adds."""
+    timed = timed_points(ctx)
+    forward = {problem_of(ctx, p): p for p in timed if p.compute_pass == FORWARD}
+    pairs = [(p, forward[problem_of(ctx, p)]) for p in timed if p.compute_pass == BOTH and problem_of(ctx, p) in forward]
+    said = []
+    for (source,), some in group_by(pairs, lambda pair: pair[0].source).items():
+        ends = [pick(some, key=lambda pair: pair[0].times(pair[1])[0]) for pick in (min, max)]
+        said.append(f"{' to '.join(dict.fromkeys(times_text(*pair) for pair in ends))} ({source})")
+    text = f"A forward and backward pass takes {'; '.join(said)} the time of a forward, with 3.5 times its multiply-adds."
+    return [Said(escape(text), tuple(p for pair in pairs for p in pair))] if said else []
+
+
 def claims_strip(claims: list[Claim]) -> str:
     items = "".join(
         f'<li><a href="#claim-{number}"><span class="badge {claim.status}">{escape(claim.status)}</span> '
@@ -207,7 +220,7 @@ def paragraphs(said: list[Said]) -> str:
 
 
 def answer_section(ctx: Context, claims: list[Claim], figure: str) -> str:
-    passes = [Said(escape(text), ())] if (text := passes_text(ctx)) else []
+    passes = deciding_first(ctx, ctx.points, both_passes)
     text = paragraphs([*sentences(ctx)[: 3 - len(passes)], *passes, *model_sentences(ctx)][:3]) or "<p>No point of this run has a time.</p>"
     first = f'<div class="first">{figure}{claims_strip(claims)}</div>' if claims else figure
     return f'<section id="answer"><div class="said">{text}</div>{first}</section>'

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from .evidence import counts_text
-from .model import BOTH, FORWARD, Point
+from .model import FORWARD, Point
 from .noise import why_undecided
 from .paper_lines import SHARED_WORK, shared_work
 from .rows import (
@@ -20,7 +20,6 @@ from .rows import (
     line_key,
     point_label,
     point_order,
-    problem_of,
     sample_count,
     single,
     timed_points,
@@ -62,19 +61,6 @@ def latency(ctx: Context) -> list[Drawing]:
     rows += stopped
     note = "" if ctx.passes <= {FORWARD} else "A backward begins with an output that is there; a forward and backward is one after the other."
     return single(rows, shown, note=note, params=params)
-
-
-def passes_text(ctx: Context) -> str:
-    """How many forwards both passes take: 3.5 by their multiply-adds."""
-    timed = timed_points(ctx)
-    forward = {problem_of(ctx, p): p for p in timed if p.compute_pass == FORWARD}
-    both = [(p, forward[problem_of(ctx, p)]) for p in timed if p.compute_pass == BOTH and problem_of(ctx, p) in forward]
-    decided = [pair for pair in both if not any(why_undecided(ctx, p) for p in pair)] or both
-    said = []
-    for (source,), pairs in group_by(decided, lambda pair: pair[0].source).items():
-        ends = [pick(pairs, key=lambda pair: pair[0].times(pair[1])[0]) for pick in (min, max)]
-        said.append(f"{' to '.join(dict.fromkeys(times_text(*pair) for pair in ends))} ({source})")
-    return f"A forward and backward pass takes {'; '.join(said)} the time of a forward, with 3.5 times its multiply-adds." if said else ""
 
 
 def constant_token_lines(ctx: Context) -> list[list[Point]]:
