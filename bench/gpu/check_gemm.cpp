@@ -4,8 +4,8 @@
 #include "core/check.h"
 #include "gpu/check.h"
 #include "gpu/numbers.h"
-#include "kernels/cuda/device_gemm.h"
 #include "kernels/cuda/device_model.h"
+#include "kernels/testing/reference_model_kernel.h"
 
 namespace longnet::gpu {
 namespace {

@@ -8,8 +8,8 @@
 #include "core/check.h"
 #include "gpu/check.h"
 #include "gpu/support.h"
-#include "kernels/cuda/device_gemm.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/device_model.h"
 #include "measure/sampler.h"
 
 namespace longnet::gpu {

@@ -8,6 +8,7 @@
 #include "gpu/check.h"
 #include "gpu/numbers.h"
 #include "kernels/cuda/device_model.h"
+#include "kernels/testing/reference_model_kernel.h"
 
 namespace longnet::gpu {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/check.h"
-#include "kernels/cuda/device_gemm.h"
+#include "kernels/cuda/device_model.h"
 
 namespace longnet::gpu {
 namespace {

@@ -7,8 +7,8 @@
 #include "gpu/kernels_gemm.h"
 #include "gpu/kernels_usage.h"
 #include "gpu/support.h"
-#include "kernels/cuda/device_gemm.h"
 #include "kernels/cuda/device_kernel.h"
+#include "kernels/cuda/device_model.h"
 #include "kernels/cuda/rows.h"
 #include "measure/sampler.h"
 

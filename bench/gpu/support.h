@@ -11,8 +11,8 @@
 
 #include "core/cuda/device.h"
 #include "core/random.h"
+#include "gpu/device_timer.h"
 #include "kernels/attention_kernel.h"
-#include "kernels/cuda/device_timer.h"
 #include "kernels/testing/packed_branch.h"
 
 namespace longnet::gpu {

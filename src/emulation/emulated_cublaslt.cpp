@@ -4,7 +4,7 @@
 #include "core/random.h"
 #include "emulation/emulated_device.h"
 #include "kernels/cuda/cublaslt_functions.h"
-#include "kernels/model_kernel.h"
+#include "kernels/testing/reference_model_kernel.h"
 
 namespace longnet {
 namespace {

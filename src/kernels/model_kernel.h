@@ -193,9 +193,7 @@ class ModelKernel {
                    std::span<std::byte> workspace = {}) const = 0;
 };
 
-// Plain loops in double precision: what kernels are tested against. Allocates.
-std::unique_ptr<ModelKernel> make_reference_model_kernel();
-// Register tiles, vectors; see cpu/gemm_simd.h, model_rows_simd.h and model_loss_simd.h.
+// Register tiles, vectors; see cpu/gemm_simd.h and model_rows_simd.h.
 std::unique_ptr<ModelKernel> make_cpu_model_kernel();
 
 }  // namespace longnet

@@ -1,6 +1,5 @@
 #include "model/model_builder.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace longnet {

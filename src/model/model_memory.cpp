@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
-#include <vector>
 
 #include "core/check.h"
 #include "core/random.h"
@@ -170,6 +169,24 @@ double ModelMemory::product_with_gradients(std::span<const float> rows) const {
   const std::vector<float> gradients = generated_rows(Tensor::kGradOut);
   return std::inner_product(rows.begin(), rows.end(), gradients.begin(), 0.0, std::plus<>(),
                             [](float a, float b) { return double(a) * double(b); });
+}
+
+Trainer::Trainer(const ModelShape& shape, Executor& step, const Schedule& losses)
+    : ModelMemory(shape, step), losses_(step.in_same_memory(losses)) {
+  step.open();
+}
+
+StepResult Trainer::step(std::span<const int32_t> tokens, int64_t number, double learning_rate) {
+  set_tokens(tokens);
+  set_step(number, learning_rate);
+  run();
+  return result();
+}
+
+double Trainer::evaluate(std::span<const int32_t> tokens) {
+  set_tokens(tokens);
+  losses_->run();
+  return result().loss;
 }
 
 }  // namespace longnet

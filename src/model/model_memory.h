@@ -2,6 +2,7 @@
 // program on one rank, on the host or a GPU: weights, and moments and tokens; or rows and gradients
 // of the layer's output.
 #pragma once
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -81,6 +82,22 @@ class ModelMemory {
   Executor& executor_;
   Parameters parameters_;
   int64_t vocabulary_;
+};
+
+// Training on one rank: steps and evaluations in the same memory.
+class Trainer : public ModelMemory {
+ public:
+  // Collective. `step`, which must outlive this, has the program of the pass kStep; `losses` is
+  // that of kForward.
+  Trainer(const ModelShape& shape, Executor& step, const Schedule& losses);
+
+  // See set_tokens and set_step.
+  StepResult step(std::span<const int32_t> tokens, int64_t number, double learning_rate);
+  // The loss alone.
+  double evaluate(std::span<const int32_t> tokens);
+
+ private:
+  std::unique_ptr<Executor> losses_;
 };
 
 }  // namespace longnet

@@ -10,6 +10,7 @@
 
 #include "comm/comm_operations.h"
 #include "comm/communicator.h"
+#include "core/cuda/device.h"
 #include "core/tagged_memory.h"
 #include "execute/executor.h"
 #include "execute/virtual_walk.h"
@@ -135,6 +136,9 @@ class GpuPlanning : public Backend {
   int64_t workspace_bytes(const PointParams& params, int threads) const override;
   double fill_s_per_value() const override { return 0; }  // a GPU generates in no time
 };
+
+// Writing as much before a sample leaves nothing in a GPU's L2 that the sample reads.
+inline int64_t flush_bytes(const DeviceInfo& d) { return 4 * d.l2_bytes; }
 
 // Returns the transport that "auto" is for all ranks of a run, so that all points use the same one;
 // other names unchanged, and "auto" where some rank has no GPU. Collective.

@@ -11,7 +11,6 @@
 #include "execute/cuda/device_executor.h"
 #include "io/units.h"
 #include "kernels/cuda/device_kernel.h"
-#include "kernels/cuda/device_timer.h"
 #include "kernels/cuda/rows.h"
 #include "measure/machine_load.h"
 #include "measure/rank_place.h"
@@ -112,7 +111,7 @@ class GpuSession final : public PointSession {
       transport_ = make_device_transport(transport_->name(), comm_);
     }
     ledger_.set_limit(limit_);
-    flush_ = DeviceBuffer(scratch_, "flush", flush_bytes());
+    flush_ = DeviceBuffer(scratch_, "flush", flush_bytes(own_device()));
     adopt(std::make_unique<DeviceExecutor>(schedule, comm_.rank(), *kernel_, transport_.get(),
                                            DeviceExecutor::Options{}, ledger_),
           params_);

@@ -15,7 +15,7 @@
 #include "json/json_reader.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/model_kernel.h"
-#include "model/trainer.h"
+#include "model/model_memory.h"
 #include "run/backend.h"
 #include "run/checkpoint.h"
 #include "run/fill_record.h"

@@ -90,11 +90,10 @@ MachineLimits machine_limits(const Config& config, double peak_flops_per_rank) {
   if (!report.unusable.empty()) return limits;
   const DeviceInfo& d = report.devices.front();
   limits.devices = int(report.devices.size());
-  const int64_t flush = 4 * d.l2_bytes;  // flush_bytes() of device_timer.h: measuring needs it
   limits.device_memory_bytes =
       std::max<int64_t>(1, int64_t(double(config.memory.limit_bytes.value_or(d.memory_bytes)) *
                                    config.memory.limit_fraction) -
-                               flush);
+                               flush_bytes(d));  // measuring needs it
   limits.device_flops = kExpectedShareOfDevicePeak * std::max(1024.0, tensor_flops_per_clock(d)) *
                         d.multiprocessors * d.clock_khz * 1e3;
   return limits;

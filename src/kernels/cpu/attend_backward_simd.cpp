@@ -4,7 +4,6 @@
 #include <numbers>
 
 #include "kernels/cpu/highway_targets.h"
-#include "kernels/cpu/key_panels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend_backward_simd.cpp"

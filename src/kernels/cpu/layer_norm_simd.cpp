@@ -1,9 +1,8 @@
-#include "kernels/cpu/layer_norm_simd.h"
-
 #include <array>
 #include <cmath>
 
 #include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/model_rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/layer_norm_simd.cpp"

@@ -4,7 +4,6 @@
 #include <barrier>
 #include <chrono>
 #include <thread>
-#include <vector>
 
 #include "core/check.h"
 #include "kernels/cpu/highway_targets.h"

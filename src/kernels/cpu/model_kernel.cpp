@@ -6,8 +6,6 @@
 
 #include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/gemm_simd.h"
-#include "kernels/cpu/layer_norm_simd.h"
-#include "kernels/cpu/model_loss_simd.h"
 #include "kernels/cpu/model_rows_simd.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/model_checks.h"

@@ -1,9 +1,8 @@
-#include "kernels/cpu/model_loss_simd.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/highway_targets.h"
+#include "kernels/cpu/model_rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/model_loss_simd.cpp"

@@ -3,7 +3,8 @@
 #include <memory>
 
 #include "kernels/cuda/cublaslt_functions.h"
-#include "kernels/cuda/device_gemm.h"
+#include "kernels/cuda/device_model.h"
+#include "kernels/cuda/model_workspace.h"
 #include "kernels/model_checks.h"
 
 namespace longnet {

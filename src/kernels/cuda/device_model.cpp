@@ -1,7 +1,6 @@
 #include "kernels/cuda/device_model.h"
 
-#include "kernels/cuda/device_gemm.h"
-#include "kernels/cuda/model_tasks.h"
+#include "kernels/cuda/model_workspace.h"
 #include "kernels/model_checks.h"
 
 namespace longnet {

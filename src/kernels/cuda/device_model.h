@@ -1,5 +1,10 @@
 // Tasks of a model's layers on a GPU (kernels/model_kernel.h): its products by cuBLASLt, the other
 // functions by kernels of their own.
+//
+// The library's matrices are column-major, ours row-major. It is asked for the transposed product,
+// from the same memory:
+//
+//   c = op(a) op(b), m x n   is   c^T = op(b)^T op(a)^T, n x m
 #pragma once
 #include <string>
 
@@ -21,7 +26,17 @@ int64_t model_workspace_bytes(const ModelTask& task);
 Prepared prepare_model_task(const ModelTask& task, MemoryLedger& ledger,
                             std::byte* workspace = nullptr);
 
-// Empty when this build and machine have what it needs, else why not.
+// The product alone, of device matrices: a and b both fp32 (products in fp32, not TF32) or both
+// bf16, c stored as they are or in fp32, and the numbers of a bias as c is; sums are fp32. The
+// library's heuristics choose the algorithm, for the addresses and strides of the task. Throws
+// Error with the reason for what it cannot run. `workspace`: kGemmWorkspace bytes
+// (model_workspace.h); null: its own, of what the algorithm takes.
+Prepared prepare_gemm(const GemmTask& task, MemoryLedger& ledger, std::byte* workspace = nullptr);
+
+// Empty when this build has these kernels and the machine cuBLASLt, else why not.
 std::string why_device_model_absent();
+std::string why_cublaslt_absent();
+// cuBLASLt: "13.1.0 (headers 13.1.0)", or why not.
+std::string describe_cublaslt();
 
 }  // namespace longnet

@@ -11,7 +11,7 @@
 #include "core/check.h"
 #include "core/random.h"
 #include "kernels/cuda/instructions.cuh"
-#include "kernels/cuda/model_tasks.h"
+#include "kernels/cuda/model_workspace.h"
 
 namespace longnet {
 namespace {

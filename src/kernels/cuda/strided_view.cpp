@@ -1,7 +1,6 @@
 #include "kernels/cuda/strided_view.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 
 #include "core/token_range.h"

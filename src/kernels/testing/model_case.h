@@ -12,8 +12,8 @@
 
 #include "core/random.h"
 #include "kernels/cpu/machine_peak.h"
-#include "kernels/model_kernel.h"
 #include "kernels/testing/attend_case.h"
+#include "kernels/testing/reference_model_kernel.h"
 
 namespace longnet {
 

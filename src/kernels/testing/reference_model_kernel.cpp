@@ -1,5 +1,5 @@
-// ModelKernel in plain loops: every value is computed in double and rounded once, when it is
-// stored.
+#include "kernels/testing/reference_model_kernel.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -7,7 +7,6 @@
 
 #include "core/random.h"
 #include "kernels/model_checks.h"
-#include "kernels/model_kernel.h"
 
 namespace longnet {
 namespace {

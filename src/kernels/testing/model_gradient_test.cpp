@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/testing/model_case.h"
+#include "kernels/testing/reference_model_kernel.h"
 
 namespace longnet {
 namespace {

@@ -29,9 +29,6 @@ struct DeviceTiming {
   DeviceClocks during;  // while the device works: the last sample's, the clock a mean of all
 };
 
-// Writing as much before a sample leaves nothing in the current device's L2 that the sample reads.
-int64_t flush_bytes();
-
 DeviceTiming time_on_device(const Stream& stream, const TimerOptions& options,
                             const std::function<void()>& launch);
 
