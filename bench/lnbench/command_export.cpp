@@ -11,7 +11,7 @@ int run_export(const Options& options) {
   for (const std::string& folder : options.result_dirs) {
     const Result result = read_result(folder);
     for (const PointRecord& point : result.points) {
-      records.push_back(flat_record(point));
+      records.push_back(flat_record(to_json(point)));
       records.back().insert(records.back().begin(), {"result", folder});
     }
   }

@@ -1,6 +1,5 @@
 #include "io/compare.h"
 
-#include <algorithm>
 #include <cmath>
 #include <unordered_map>
 
@@ -101,45 +100,33 @@ std::string cluster_text(const RunInfo& run) {
              : concat(run.cluster.text("name"), " (", run.cluster_sha256.substr(0, 12), ")");
 }
 
+// What decides the times of a result, by its path: nothing that is of the moment.
+FlatRecord conditions_of(const Result& r, bool simulated) {
+  JsonNode n = JsonNode::object({{"config", r.run.config_sha256.substr(0, 12)},
+                                 {"build", to_json(r.build)},
+                                 {"environment", to_json(r.environment)},
+                                 {"mode", r.run.mode},
+                                 {"transport", r.run.transport},
+                                 {"cluster", cluster_text(r.run)}});
+  for (const char* moment : {"captured_utc", "busy_share", "load_average"})
+    n.find("environment")->take(moment);
+  if (!simulated) n.set("world_size", r.run.world_size);  // else it is the cluster's
+  return flat_record(n);
+}
+
 std::vector<EnvironmentDifference> environment_differences(const Result& a, const Result& b) {
-  std::vector<EnvironmentDifference> differences;
-  const auto compare = [&](const std::string& what, const auto& then, const auto& now) {
-    const std::string x = concat(then), y = concat(now);
-    if (x != y) differences.push_back({what, x.empty() ? "-" : x, y.empty() ? "-" : y});
+  const bool simulated = a.run.mode == "simulated" || b.run.mode == "simulated";
+  std::vector<EnvironmentDifference> all;
+  const auto at = [&](const std::string& what) -> EnvironmentDifference& {
+    const auto known = std::ranges::find(all, what, &EnvironmentDifference::what);
+    return known != all.end() ? *known : all.emplace_back(EnvironmentDifference{what, "-", "-"});
   };
-  using Texts = std::map<std::string, std::string>;
-  const auto compare_texts = [&](const Texts& then, const Texts& now) {
-    std::map<std::string, std::pair<std::string, std::string>> both;
-    for (const auto& [name, value] : then) both[name].first = value;
-    for (const auto& [name, value] : now) both[name].second = value;
-    for (const auto& [name, values] : both) compare(name, values.first, values.second);
-  };
-  const Environment &x = a.environment, &y = b.environment;
-  compare("config", a.run.config_sha256.substr(0, 12), b.run.config_sha256.substr(0, 12));
-  compare("revision", a.build.revision, b.build.revision);
-  compare("compiler", a.build.compiler, b.build.compiler);
-  compare("flags", a.build.flags, b.build.flags);
-  compare("build type", a.build.build_type, b.build.build_type);
-  compare("sanitizer", a.build.sanitizer, b.build.sanitizer);
-  compare("hostname", x.hostname, y.hostname);
-  compare("os", x.os, y.os);
-  compare("kernel", x.kernel, y.kernel);
-  compare("cpu", x.cpu_model, y.cpu_model);
-  compare("cores", x.cores, y.cores);
-  compare("usable threads", x.usable_threads, y.usable_threads);
-  compare("memory limit bytes", x.memory_limit_bytes, y.memory_limit_bytes);
-  compare("governor", x.governor, y.governor);
-  compare("turbo", x.turbo, y.turbo);
-  compare("mpi", x.mpi_version, y.mpi_version);
-  compare("GPUs", join(x.devices, "; "), join(y.devices, "; "));
-  compare_texts(x.device_software, y.device_software);
-  compare("mode", a.run.mode, b.run.mode);
-  compare("transport", a.run.transport, b.run.transport);
-  compare("cluster", cluster_text(a.run), cluster_text(b.run));
-  if (a.run.mode != "simulated" && b.run.mode != "simulated")  // of these it is the cluster's
-    compare("world size", a.run.world_size, b.run.world_size);
-  compare_texts(x.variables, y.variables);
-  return differences;
+  for (const auto& [path, value] : conditions_of(a, simulated))
+    at(path).base = human(value, Shown::kText);
+  for (const auto& [path, value] : conditions_of(b, simulated))
+    at(path).now = human(value, Shown::kText);
+  std::erase_if(all, [](const EnvironmentDifference& d) { return d.base == d.now; });
+  return all;
 }
 
 std::vector<Column<ComparedPoint>> comparison_columns() {

@@ -200,7 +200,7 @@ TEST(Compare, SimulatedResultsDifferByTheirClusterNotByAWorldSize) {
             "mode: real -> simulated\ncluster: - -> x (x-0123456789)\n");
   Result more = real;
   more.run.world_size = 2;
-  EXPECT_EQ(differences(real, more), "world size: 1 -> 2\n");
+  EXPECT_EQ(differences(real, more), "world_size: 1 -> 2\n");
 }
 
 TEST(Compare, TableStartsWithTheEnvironment) {
@@ -209,8 +209,8 @@ TEST(Compare, TableStartsWithTheEnvironment) {
   now.environment.cpu_model = "new";
   now.environment.variables["OMP_NUM_THREADS"] = "2";
   const std::string table = table_of(compare_results(base, now), /*wide=*/false);
-  EXPECT_THAT(table, testing::StartsWith("# differs: cpu: old -> new\n"));
-  EXPECT_THAT(table, HasSubstr("# differs: OMP_NUM_THREADS: - -> 2\n"));
+  EXPECT_THAT(table, testing::StartsWith("# differs: environment.cpu.model: old -> new\n"));
+  EXPECT_THAT(table, HasSubstr("# differs: environment.variables.OMP_NUM_THREADS: - -> 2\n"));
   EXPECT_THAT(table, HasSubstr("# id "));
   EXPECT_THAT(table, HasSubstr("REGRESSION"));
   std::istringstream lines(table);

@@ -1,6 +1,5 @@
 #include "io/record_table.h"
 
-#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <sstream>
@@ -131,9 +130,9 @@ std::string_view colour_of(PointStatus status) {
   return status == PointStatus::kOk ? "32" : is_failure(status) ? "31" : "33";
 }
 
-FlatRecord flat_record(const PointRecord& record) {
+FlatRecord flat_record(const JsonNode& record) {
   FlatRecord out;
-  flatten("", write_fields(record), out);
+  flatten("", record, out);
   return out;
 }
 

@@ -47,7 +47,7 @@ std::string_view colour_of(PointStatus status);  // colour of its row: "31" is r
 
 // {"timing": {"median_s": 0.1}, "per_rank": [...]} -> "timing.median_s": 0.1, "per_rank": [...]
 using FlatRecord = std::vector<std::pair<std::string, JsonNode>>;
-FlatRecord flat_record(const PointRecord& record);
+FlatRecord flat_record(const JsonNode& record);
 // Columns of all paths that occur, in the order of first appearance; without lists where a cell
 // holds one value.
 std::vector<Column<FlatRecord>> flat_columns(const std::vector<FlatRecord>& records,

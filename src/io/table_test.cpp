@@ -200,7 +200,7 @@ TEST(RecordTable, ExportHoldsEveryValueOnce) {
   a.timing.median_s = 2;
   a.timing.samples_s = {1, 2, 3};
   b.metrics["device_power_w"] = 600;
-  const std::vector<FlatRecord> all{flat_record(a), flat_record(b)};
+  const std::vector<FlatRecord> all{flat_record(to_json(a)), flat_record(to_json(b))};
   for (const bool with_lists : {false, true}) {
     std::ostringstream out;
     Table<FlatRecord> table(flat_columns(all, with_lists),
