@@ -1,7 +1,5 @@
 #include "execute/bound_program.h"
 
-#include <algorithm>
-
 #include "core/check.h"
 
 namespace longnet {

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "core/random.h"
 #include "kernels/reference/row_oracle.h"
 
 namespace longnet {

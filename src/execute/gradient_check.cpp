@@ -1,13 +1,11 @@
 #include "execute/gradient_check.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
 
 #include "core/random.h"
-#include "execute/executor.h"
 #include "execute/program_rows.h"
 #include "schedule/row_map.h"
 

@@ -1,7 +1,6 @@
 #include "execute/sample_check.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>

@@ -5,7 +5,7 @@
 // is made again by the generator, in the very place where the message would have arrived, so every
 // attend sees every row that it sees on a cluster. Partial results cannot be made again: an
 // algorithm whose ranks exchange them is refused (why_not_virtual). Of gradients the rows that
-// ranks exchange are kept until all have been walked (shared_gradients.h).
+// ranks exchange are kept until all have been walked (walk_gradients.h).
 //
 //   N = 2^30, one head of 64, P = 128: shards of 2^23 tokens, 5 GiB with K, V and O; rank 5 gathers
 //   the 2048 rows of the branch w = N from all ranks' tokens: 2032 of them are generated here.

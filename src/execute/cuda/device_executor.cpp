@@ -7,7 +7,6 @@
 #include "core/check.h"
 #include "execute/program_rows.h"
 #include "kernels/cuda/device_model.h"
-#include "kernels/cuda/rows.h"
 
 namespace longnet {
 

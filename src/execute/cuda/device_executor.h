@@ -10,7 +10,6 @@
 //
 // With virtual ranks (no transport) messages are made again by the generator (virtual_walk.h).
 #pragma once
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
