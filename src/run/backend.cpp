@@ -1,10 +1,8 @@
 #include "run/backend.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "comm/threads/thread_world.h"
-#include "core/tagged_memory.h"
 #include "core/transports.h"
 #include "execute/bound_program.h"
 #include "execute/program_executor.h"
@@ -12,7 +10,6 @@
 #include "kernels/cpu/machine_peak.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/cuda/device_model.h"
-#include "kernels/row_worker.h"
 #include "measure/machine_load.h"
 #include "measure/rank_place.h"
 #include "measure/resident_memory.h"

@@ -1,7 +1,6 @@
 #include "run/measure_point.h"
 
 #include <algorithm>
-#include <functional>
 #include <new>
 #include <vector>
 

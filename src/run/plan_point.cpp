@@ -1,7 +1,6 @@
 #include "run/plan_point.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "core/check.h"

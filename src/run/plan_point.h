@@ -5,7 +5,6 @@
 // group, and the ring's program for ranks 0 and 1.
 #pragma once
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>

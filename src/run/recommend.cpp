@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "io/axes.h"
 #include "io/units.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"

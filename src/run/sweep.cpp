@@ -1,6 +1,5 @@
 #include "run/sweep.h"
 
-#include <algorithm>
 #include <array>
 #include <set>
 #include <tuple>
@@ -17,7 +16,6 @@
 #include "kernels/cuda/device_kernel.h"
 #include "measure/sampler.h"
 #include "run/fill_record.h"
-#include "run/walk_point.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 #include "simulate/cluster.h"

@@ -10,6 +10,5 @@ MpiWorld::MpiWorld(int*, char***) {
 }
 MpiWorld::~MpiWorld() = default;
 std::string MpiWorld::library_version() const { return "none"; }
-void MpiWorld::abort(int) { throw Error("no MPI in this build"); }
 
 }  // namespace longnet

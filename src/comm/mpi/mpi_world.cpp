@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <cstdlib>
 #include <deque>
 #include <map>
 #include <numeric>
@@ -333,11 +332,6 @@ std::string MpiWorld::library_version() const {
   MPI_Get_library_version(text, &length);
   std::string version(text, size_t(length));
   return version.substr(0, version.find(','));
-}
-
-void MpiWorld::abort(int exit_code) {
-  MPI_Abort(MPI_COMM_WORLD, exit_code);
-  std::abort();
 }
 
 }  // namespace longnet

@@ -56,8 +56,6 @@ class MpiWorld {
 
   Communicator& communicator() { return *communicator_; }
   std::string library_version() const;
-  // Ends all processes of the job with this exit code.
-  [[noreturn]] void abort(int exit_code);
 
  private:
   std::unique_ptr<Communicator> communicator_;
