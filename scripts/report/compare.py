@@ -71,7 +71,7 @@ def compared_points(ctx: Context, comparison: dict[str, Any]) -> list[Compared]:
 
     def series_of(verdict: dict[str, Any]) -> str:
         point = named.get(str(verdict["id"]))
-        return ctx.index.label(point).replace(f" · run {point.run + 1}", "") if point else str(verdict["id"])
+        return ctx.index.label(point).replace(f" · run {point.run + 1}", "") + point.other_pass if point else str(verdict["id"])
 
     return [Compared(verdict, series_of(verdict), named.get(str(verdict["id"]))) for verdict in points]
 

@@ -11,7 +11,8 @@ import re
 from dataclasses import replace
 
 from .noise import key_of, why_undecided
-from .rows import Context, Drawing, Row
+from .paper_lines import and_text
+from .rows import Context, Drawing, Row, named_pass
 from .series import group_by
 
 NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
@@ -37,7 +38,7 @@ def with_doubts(ctx: Context, drawing: Drawing) -> Drawing:
             for row in line:
                 row["undecided"] = True
             for why in dict.fromkeys(why for _, why in found):
-                doubtful.setdefault(kind_of(why), []).append((line[0]["ranks_label"], line[0]["series"].split(" · ")[0], why))
+                doubtful.setdefault(kind_of(why), []).append((line[0]["ranks_label"] + named_pass(line[0]["pass"]), line[0]["series"].split(" · ")[0], why))
     remark = f"{drawing.remark} {lines_text(doubtful)}".strip()
     return replace(drawing, remark=remark, decides=any(key_of(p) not in reasons for p in drawing.points))
 
@@ -52,7 +53,7 @@ def lines_text(doubtful: dict[str, list[tuple[str, str, str]]]) -> str:
     for lines in doubtful.values():
         names: dict[str, list[str]] = {}  # by their numbers of ranks
         for (name,), some in group_by(lines, lambda line: line[1]).items():
-            names.setdefault(" and ".join(dict.fromkeys(ranks for ranks, _, _ in some)), []).append(name)
+            names.setdefault(and_text(list(dict.fromkeys(ranks for ranks, _, _ in some))), []).append(name)
         where = "; ".join(f"{', '.join(some)} on {ranks}" for ranks, some in names.items())
         texts.append(f"{where} ({ranged([why for _, _, why in lines])})")
     return f"Lines that decide no claim: {'; '.join(texts)}." if texts else ""

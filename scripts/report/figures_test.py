@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.charts import build_figures, builder_of, check_figure
 from report.claims import judge
+from report.compare import compared_points
 from report.evidence import COMPUTED
 from report.model import PASSES
 from report.opponents_test import figure, rows_of
@@ -29,6 +30,7 @@ from report.synthetic_fixture import (
     K,
     M,
     batch_sweep,
+    comparison,
     context,
     full_sweep,
     of_pass,
@@ -131,6 +133,15 @@ class Figures(unittest.TestCase):
         self.assertNotIn("pass", [c.key for c in columns_of(ctx.of_passes("forward").points, False)])
         for table, row in ((fit_table(ctx), "ring"), (fit_table(ctx), "ring · backward"), (skipped_table(ctx), "ring · backward")):
             self.assertIn(f"<td>{row}</td>", table)
+        compared = compared_points(ctx, comparison([p.raw for p in ctx.points]))
+        self.assertEqual({c.series for c in compared}, {f"{name}{other}" for name in ("dilated", "ring") for other in ("", " · backward")})
+
+    def test_times_that_decide_nothing_are_named_by_their_pass(self) -> None:
+        records = passes_sweep("forward", "backward")
+        for record in records:
+            if (record["params"]["algorithm"], record["params"]["ranks"], record["params"].get("pass")) == ("ring", 4, "backward"):
+                record["metrics"] = {"usable_cores": 2}
+        self.assertIn("Lines that decide no claim: ring on 4 ranks (backward) (", figure(records, "latency").source_text)
 
     def test_a_pass_without_a_result_has_a_panel_of_crosses(self) -> None:
         gone = [of_pass(refused("ring", 16 * K, 2, "skipped_unsupported", "no rows"), "backward")]

@@ -134,6 +134,11 @@ class Point:
         """ "forward", "forward and backward", "step"."""
         return self.compute_pass.replace("_", " and ")
 
+    @property
+    def other_pass(self) -> str:
+        """ " · backward": behind the name of a point that is no forward, and no step."""
+        return "" if self.compute_pass in (FORWARD, STEP) else f" · {self.pass_name}"
+
     @cached_property
     def of_model(self) -> bool:
         """A training step of a model, or a pass of one or of a layer of it, and not attention alone."""

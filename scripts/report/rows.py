@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from .model import FORWARD, STEP, Point, Run
+from .model import FORWARD, PASSES, STEP, Point, Run
 from .series import DEFAULTS, SeriesIndex, collective_name, group_by, sources_of
 from .training import Training
 from .units import MISSING, duration_label, percent_label, plural, token_label
@@ -315,13 +315,17 @@ def point_name(point: Point) -> str:
     """What tells points of one series apart."""
     batch = f" · batch {batch_text(point)}" if point.batch > 1 else ""
     mark = "" if point.source == "measured" else f" · {point.source}"
-    other = "" if point.compute_pass in (FORWARD, STEP) else f" · {point.pass_name}"
-    return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{other}{mark}"
+    return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{point.other_pass}{mark}"
+
+
+def named_pass(order: int) -> str:
+    """ " (backward)"; of a forward nothing."""
+    return f" ({PASSES[order].replace('_', ' and ')})" if 0 < order < len(PASSES) else ""
 
 
 def few_named(ctx: Context, points: list[Point], limit: int = 4) -> str:
-    """ "ring at 4K on 2 ranks, ulysses at 1K on 2 ranks, …": points as a sentence names them."""
-    names = list(dict.fromkeys(f"{p.algorithm} at {token_label(p.seq_len)} on {ctx.index.rank_label(p.ranks)}" for p in points))
+    """ "ring at 4K on 2 ranks, ulysses at 1K on 2 ranks (backward), …": points as a sentence names them."""
+    names = list(dict.fromkeys(f"{p.algorithm} at {token_label(p.seq_len)} on {ctx.index.rank_label(p.ranks)}{named_pass(p.pass_order)}" for p in points))
     return ", ".join(names[:limit]) + (", …" if names[limit:] else "")
 
 

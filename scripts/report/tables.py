@@ -226,10 +226,6 @@ def full_table(ctx: Context) -> str:
     )
 
 
-def series_and_pass(ctx: Context, point: Point) -> str:
-    return f"{ctx.index.label(point)}{'' if point.compute_pass == FORWARD else f' · {point.pass_name}'}"
-
-
 def fit_table(ctx: Context) -> str:
     """Exponents of time against tokens, within one series, pass, source and rank count."""
     rows = []
@@ -240,7 +236,7 @@ def fit_table(ctx: Context) -> str:
                 if fit and fit.count >= 3:
                     rows.append(
                         (
-                            series_and_pass(ctx, group[0]),
+                            ctx.index.label(group[0]) + group[0].other_pass,
                             source,
                             str(group[0].ranks),
                             f"{fit.exponent:.3f}{bracket(fit.exponent_interval, '{:.3f}'.format)}",
@@ -299,8 +295,8 @@ def skipped_table(ctx: Context) -> str:
     missing = [p for p in ctx.every if not p.ok]
     if not missing:
         return "<p>Every point ran and was right.</p>"
-    missing.sort(key=lambda p: (p.status, series_and_pass(ctx, p), p.ranks, p.seq_len or 0))
-    groups = group_by(missing, lambda p: (p.status, series_and_pass(ctx, p), p.source), lambda p: re.sub(r"[\d.,]+", "0", p.text("reason")))
+    missing.sort(key=lambda p: (p.status, ctx.index.label(p) + p.other_pass, p.ranks, p.seq_len or 0))
+    groups = group_by(missing, lambda p: (p.status, ctx.index.label(p) + p.other_pass, p.source), lambda p: re.sub(r"[\d.,]+", "0", p.text("reason")))
     heads = ("status", "series", "points", "tokens", "ranks", "source", "reason, of the first")
     return scroll_table("points without a result", heads, [skipped_row(ctx, some) for some in groups.values()], PRINTED_GROUPS)
 
@@ -310,7 +306,7 @@ def skipped_row(ctx: Context, points: list[Point]) -> str:
     texts = (str(len(points)), listed([p.seq_len or 0 for p in points], token_label), listed([p.ranks for p in points], str))
     return (
         f'<tr><td class="status {attribute(first.status)}">{escape(first.status)}</td>'
-        f"<td>{escape(series_and_pass(ctx, first))}</td>"
+        f"<td>{escape(ctx.index.label(first) + first.other_pass)}</td>"
         + "".join(f'<td class="number">{escape(t)}</td>' for t in texts)
         + f'<td>{escape(first.source)}</td><td class="long">{escape(first.text("reason") or "no reason given")}</td></tr>'
     )
