@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/check.h"
+#include "execute/testing/bound_rank.h"
 #include "schedule/registry.h"
 
 namespace longnet {
@@ -15,30 +16,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// A rank's program in memory of its own.
-class BoundRank {
- public:
-  BoundRank(const Schedule& schedule, Rank rank) {
-    RankProgram program = schedule.program(rank);
-    for (const Slot& slot : program.slots) blocks_.emplace_back(size_t(slot.bytes));
-    BoundProgram::Memory memory(blocks_.begin(), blocks_.end());
-    bound_.emplace(schedule, std::move(program), BindOptions{.rank = rank}, std::move(memory));
-  }
-  const BoundProgram& operator*() const { return *bound_; }
-  const BoundProgram* operator->() const { return &*bound_; }
-  template <class Kind>
-  std::vector<OpId> ops() const {
-    std::vector<OpId> found;
-    for (size_t i = 0; i < bound_->program().ops.size(); ++i)
-      if (std::holds_alternative<Kind>(bound_->program().ops[i].what)) found.push_back(OpId(i));
-    return found;
-  }
-
- private:
-  std::vector<std::vector<std::byte>> blocks_;
-  std::optional<BoundProgram> bound_;
-};
 
 bool lies_in(const void* at, std::span<const std::byte> memory) {
   const auto* const byte = static_cast<const std::byte*>(at);
