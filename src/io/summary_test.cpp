@@ -1,9 +1,9 @@
-// Tests of result.cpp: verdict and fits of a run.
+#include "io/summary.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/axes.h"
-#include "io/result.h"
 #include "io/testing/small_run.h"
 
 namespace longnet {
