@@ -100,7 +100,7 @@ bool read_value(const JsonNode& node, const std::string& path, const Field& fiel
   if (*value % field.multiple_of != 0) {
     const int64_t up = (*value / field.multiple_of + 1) * field.multiple_of;
     problems.add(node, path, concat("must be a multiple of ", field.multiple_of, ", is ", *value),
-                 concat("the next one is ", std::min(up, int64_t(field.max))));
+                 concat("the next one is ", int64_t(std::min(double(up), field.max))));
     return false;
   }
   out = *value;
