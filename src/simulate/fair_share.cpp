@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "simulate/pool.h"
-
 namespace longnet {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
@@ -12,8 +10,15 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 FairShare::FairShare(const std::vector<double>& capacities, int most_links)
     : most_links_(size_t(most_links)) {
   links_.reserve(capacities.size());
-  for (const double capacity : capacities)
-    links_.push_back({.capacity = capacity, .first_user = kNoSlot});
+  for (const double capacity : capacities) {
+    links_.push_back({.first_user = kNoSlot});
+    set(links_.back(), capacity);
+  }
+}
+
+void FairShare::set(Link& link, double capacity) {
+  link.capacity = capacity;
+  link.most_asked = capacity * (1 + 1e-12);
 }
 
 FairShare::Flow FairShare::start(std::span<const int> links, double most) {
@@ -21,14 +26,19 @@ FairShare::Flow FairShare::start(std::span<const int> links, double most) {
   uses_.resize(std::max(uses_.size(), flows_.size() * most_links_));
   flows_[flow] = {most, uint32_t(links.size())};
   uint32_t id = uint32_t(flow * most_links_);
+  bool slowed = false;
   for (const int link : links) {
     Link& l = links_[size_t(link)];
     uses_[id] = {link, flow, l.first_user, kNoSlot};
     if (l.first_user != kNoSlot) uses_[l.first_user].previous = id;
     l.first_user = id++;
     ++l.users;
+    l.asked += most;
+    if (!l.slows()) continue;
     touch(link);
+    slowed = true;
   }
+  if (!slowed) flows_[flow].rate = most;
   return flow;
 }
 
@@ -37,45 +47,40 @@ void FairShare::stop(Flow flow) {
     Link& l = links_[size_t(use.link)];
     (use.previous == kNoSlot ? l.first_user : uses_[use.previous].next) = use.next;
     if (use.next != kNoSlot) uses_[use.next].previous = use.previous;
-    --l.users;
-    touch(use.link);
+    if (l.slows()) touch(use.link);
+    l.asked = --l.users == 0 ? 0 : l.asked - flows_[flow].most;  // no rounding is kept for ever
   }
   free_flows_.push_back(flow);
 }
 
 void FairShare::set_capacity(int link, double capacity) {
-  links_[size_t(link)].capacity = capacity;
+  set(links_[size_t(link)], capacity);
   touch(link);
 }
 
-// True when no other flow uses its links now.
-bool FairShare::runs_alone(Flow flow) {
-  return std::ranges::all_of(uses_of(flow),
-                             [&](const Use& u) { return links_[size_t(u.link)].users == 1; });
-}
-
-// Collects all links and flows that are connected to `from` through flows.
-void FairShare::collect(int from) {
-  component_links_.assign(1, from);
-  component_flows_.clear();
-  links_[size_t(from)].in_component = true;
-  for (size_t i = 0; i < component_links_.size(); ++i) {
-    Link& l = links_[size_t(component_links_[i])];
+void FairShare::visit(Flow flow) {
+  flows_[flow].round = round_;
+  flows_[flow].fixed = false;
+  component_flows_.push_back(flow);
+  for (const Use& use : uses_of(flow)) {
+    Link& l = links_[size_t(use.link)];
+    if (l.round == round_ || !l.slows()) continue;
+    l.round = round_;
     l.left = l.capacity;
     l.open = l.users;
-    l.dirty = false;
-    for (uint32_t user = l.first_user; user != kNoSlot; user = uses_[user].next) {
-      const Flow flow = uses_[user].flow;
-      if (flows_[flow].in_component) continue;
-      flows_[flow].in_component = true;
-      component_flows_.push_back(flow);
-      for (const Use& use : uses_of(flow)) {
-        if (links_[size_t(use.link)].in_component) continue;
-        links_[size_t(use.link)].in_component = true;
-        component_links_.push_back(use.link);
-      }
-    }
+    component_links_.push_back(use.link);
   }
+}
+
+// Collects all flows and links that are connected to `from` through links that slow flows.
+void FairShare::collect(Flow from) {
+  component_links_.clear();
+  component_flows_.clear();
+  visit(from);
+  for (size_t i = 0; i < component_links_.size(); ++i)
+    for (uint32_t user = links_[size_t(component_links_[i])].first_user; user != kNoSlot;
+         user = uses_[user].next)
+      if (flows_[uses_[user].flow].round != round_) visit(uses_[user].flow);
 }
 
 void FairShare::fix(Flow flow, double rate) {
@@ -123,31 +128,6 @@ void FairShare::fill() {
     }
     limit = least_limit();
   }
-}
-
-// Gives rates to the flows that are connected to this link, if that is still to be done and there
-// are some.
-bool FairShare::fill_around(int link) {
-  Link& l = links_[size_t(link)];
-  if (!l.dirty) return false;
-  l.dirty = false;
-  if (l.users == 0) return false;
-  const Flow first = uses_[l.first_user].flow;
-  if (l.users == 1 && runs_alone(first)) {
-    double least = flows_[first].most;
-    for (const Use& use : uses_of(first)) {
-      least = std::min(least, links_[size_t(use.link)].capacity);
-      links_[size_t(use.link)].dirty = false;
-    }
-    flows_[first].rate = least;
-    component_flows_.assign(1, first);
-    return true;
-  }
-  collect(link);
-  fill();
-  for (const int i : component_links_) links_[size_t(i)].in_component = false;
-  for (const Flow flow : component_flows_) flows_[flow].in_component = flows_[flow].fixed = false;
-  return true;
 }
 
 }  // namespace longnet

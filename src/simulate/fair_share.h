@@ -4,13 +4,17 @@
 //
 // Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): the link that offers
 // its flows the least fixes theirs, is taken out with what they use elsewhere, and so on; a flow's
-// own limit counts as a link of its own. Only the flows that are connected to a change through
-// shared links are looked at again. Memory is taken by the flows that run, not by all that ever
-// do: of millions of messages a few thousand run at a time, and their flows stay in the caches.
+// own limit counts as a link of its own. A link that carries all its flows at their limits slows
+// none of them: a flow over such links has its rate as it starts, and only the flows that are
+// connected to a change through links with less are looked at again. Memory is taken by the flows
+// that run, not by all that ever do: of millions of messages a few thousand run at a time, and
+// their flows stay in the caches.
 #pragma once
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "simulate/pool.h"
 
 namespace longnet {
 
@@ -20,8 +24,9 @@ class FairShare {
   // `capacities` of the links; a flow uses at most `most_links` of them.
   FairShare(const std::vector<double>& capacities, int most_links);
 
-  // A flow over these links, at `most` at any time; its number, which may be that of one that has
-  // stopped. One that uses a link twice (in a collapsed topology) takes twice its rate from it.
+  // A flow over these links, at `most` (finite) at any time; its number, which may be that of one
+  // that has stopped. Its rate is 0 until update(), or `most` at once where no link can slow it. One
+  // that uses a link twice (in a collapsed topology) takes twice its rate from it.
   Flow start(std::span<const int> links, double most);
   void stop(Flow flow);
   void set_capacity(int link, double capacity);
@@ -30,8 +35,20 @@ class FairShare {
   // connected to a change and each other, in a fixed order.
   template <class Component>
   void update(Component&& component) {
-    for (size_t i = 0; i < dirty_.size(); ++i)
-      if (fill_around(dirty_[i])) component(std::span<const Flow>(component_flows_));
+    ++round_;
+    for (const int link : dirty_) {
+      Link& l = links_[size_t(link)];
+      l.dirty = false;
+      if (l.round == round_) continue;  // collected, with its flows
+      for (uint32_t user = l.first_user; user != kNoSlot; user = uses_[user].next) {
+        const Flow flow = uses_[user].flow;
+        if (flows_[flow].round == round_) continue;
+        collect(flow);
+        fill();
+        component(std::span<const Flow>(component_flows_));
+        if (l.round == round_) break;
+      }
+    }
     dirty_.clear();
   }
   double rate(Flow flow) const { return flows_[flow].rate; }
@@ -46,15 +63,19 @@ class FairShare {
   struct State {
     double most = 0;
     uint32_t num_uses = 0;
-    bool in_component = false, fixed = false;
+    uint64_t round = 0;  // of update(), in which it was last collected
     double rate = 0;
+    bool fixed = false;
   };
   struct Link {
     double capacity = 0, left = 0;
-    uint32_t first_user;  // in uses_
+    double asked = 0, most_asked = 0;  // limits of its users together, and where they slow them
+    uint32_t first_user;               // in uses_
     int users = 0;
     int open = 0;  // of them, those whose flow has no rate yet
-    bool in_component = false, dirty = false;
+    uint64_t round = 0;
+    bool dirty = false;
+    bool slows() const { return asked > most_asked; }
   };
   std::span<Use> uses_of(Flow flow) {
     return {uses_.data() + size_t(flow) * most_links_, flows_[flow].num_uses};
@@ -64,14 +85,15 @@ class FairShare {
     links_[size_t(link)].dirty = true;
     dirty_.push_back(link);
   }
-  bool fill_around(int link);
-  bool runs_alone(Flow flow);
-  void collect(int from);
+  void set(Link& link, double capacity);
+  void visit(Flow flow);
+  void collect(Flow from);
   void fill();
   void fix(Flow flow, double rate);
   double least_limit() const;
 
   size_t most_links_;
+  uint64_t round_ = 0;
   std::vector<Link> links_;
   std::vector<State> flows_;
   std::vector<Use> uses_;  // most_links_ for each flow

@@ -10,8 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 
-FairShare::Flow started(FairShare& share, const std::vector<int>& links,
-                        double most = std::numeric_limits<double>::infinity()) {
+FairShare::Flow started(FairShare& share, const std::vector<int>& links, double most = 1000) {
   return share.start(links, most);
 }
 
@@ -54,6 +53,36 @@ TEST(FairShare, UpdatesOnlyConnectedFlows) {
   EXPECT_THAT(update(share), testing::UnorderedElementsAre(right, more));
   EXPECT_DOUBLE_EQ(share.rate(left), 10);
   EXPECT_DOUBLE_EQ(share.rate(right), 5);
+}
+
+TEST(FairShare, AFlowThatNoLinkSlowsHasItsRateAtOnce) {
+  FairShare share({10}, 1);
+  const auto first = started(share, {0}, 6), second = started(share, {0}, 4);
+  EXPECT_DOUBLE_EQ(share.rate(second), 4);  // 10 carries both
+  EXPECT_THAT(update(share), ElementsAre());
+  const auto third = started(share, {0}, 1);
+  EXPECT_EQ(share.rate(third), 0);  // not yet known
+  EXPECT_THAT(update(share), testing::UnorderedElementsAre(first, second, third));
+  EXPECT_DOUBLE_EQ(share.rate(first), 5);
+  share.stop(third);
+  EXPECT_THAT(update(share), testing::UnorderedElementsAre(first, second));
+  EXPECT_DOUBLE_EQ(share.rate(first), 6);
+  share.stop(second);
+  EXPECT_THAT(update(share), ElementsAre());
+}
+
+TEST(FairShare, ALinkThatSlowsNobodyAnyMoreConnectsNobody) {
+  // a b on link 0, b c and e on link 1, c d on link 2: without e, link 1 carries b and c.
+  FairShare share({10, 20, 10}, 2);
+  const auto a = started(share, {0}, 10), b = started(share, {0, 1}, 10),
+             c = started(share, {1, 2}, 10), d = started(share, {2}, 10),
+             e = started(share, {1}, 10);
+  EXPECT_EQ(update(share).size(), 5u);
+  share.stop(e);
+  std::vector<std::vector<FairShare::Flow>> apart;
+  share.update([&](auto flows) { apart.emplace_back(flows.begin(), flows.end()); });
+  EXPECT_THAT(apart, testing::UnorderedElementsAre(testing::UnorderedElementsAre(a, b),
+                                                   testing::UnorderedElementsAre(c, d)));
 }
 
 TEST(FairShare, AFlowThatUsesALinkTwiceTakesTwice) {

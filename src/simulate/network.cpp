@@ -45,8 +45,7 @@ uint32_t Network::add_channel(Rank from, Rank to) {
   return uint32_t(channels_.size()) - 1;
 }
 
-// A link that all its channels together cannot fill slows none of them. A channel that crosses
-// others is limited by them and by its own fastest rate.
+// A link that all its channels together cannot fill slows none of them.
 void Network::seal() {
   std::vector<double> capacities = topology_.capacities(), asked(capacities.size(), 0);
   const auto first_slow_link = int(capacities.size());  // one per simulated rank
@@ -59,13 +58,11 @@ void Network::seal() {
   size_t most_links = 0;
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& c = channels_[i];
-    const double rate = 1 / speeds_[c.speed].seconds_per_byte;
     const size_t first = links.size();
     for (const int link : links_of(c)) {
       const double capacity = capacities[size_t(link)];
       if (asked[size_t(link)] <= capacity * (1 + 1e-12)) continue;
       links.push_back(link);
-      c.limited = c.limited || capacity <= rate;
     }
     c.alone = links.size() == first && !kind_.pauses;
     c.timed = c.alone && kind_.alone_is_fast;
@@ -136,7 +133,7 @@ void Network::begin_flow(uint32_t message, double now) {
 void Network::run_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
   const double rate = 1 / speeds_[c.speed].seconds_per_byte;
-  c.flow = share_.start(links_of(c), c.limited ? std::numeric_limits<double>::infinity() : rate);
+  c.flow = share_.start(links_of(c), rate);
   if (c.flow == flows_.size()) flows_.emplace_back();
   Flowing& flow = flows_[c.flow];
   flow = {.channel = channel,
@@ -144,7 +141,7 @@ void Network::run_flow(uint32_t channel, double now) {
           .since = now,
           .left = c.left,
           .negligible = 1e-9 * messages_[c.message].bytes};
-  if (c.num_links == 0) {
+  if (share_.rate(c.flow) > 0) {
     flow.rate = rate;
     flow.end = now + c.left * speeds_[c.speed].seconds_per_byte;
     push_end(c.flow);

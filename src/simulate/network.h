@@ -69,7 +69,6 @@ class Network {
     bool holds_sends = false;
     bool alone : 1 = false;                    // nobody else can slow its messages
     bool timed : 1 = false;                    // alone, and no event is needed to know their ends
-    bool limited : 1 = false;                  // one of its links is no faster than it
     uint32_t first = kNoSlot, last = kNoSlot;  // posted sides without a partner
     uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
     uint32_t message = kNoSlot;  // the one that has the channel: it flows, but for pauses
