@@ -1,9 +1,8 @@
-#include "kernels/cpu/attend_backward_amx_simd.h"
-
 #include <cmath>
 #include <limits>
 #include <numbers>
 
+#include "kernels/cpu/attend_amx_simd.h"
 #include "kernels/cpu/highway_targets.h"
 
 #undef HWY_TARGET_INCLUDE

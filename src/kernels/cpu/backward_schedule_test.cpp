@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "kernels/cpu/attend_backward_amx_simd.h"
+#include "kernels/cpu/attend_amx_simd.h"
 #include "kernels/cpu/attend_backward_simd.h"
 #include "kernels/testing/packed_branch.h"
 

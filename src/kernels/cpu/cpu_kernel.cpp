@@ -7,7 +7,6 @@
 
 #include "core/token_range.h"
 #include "kernels/cpu/attend_amx_simd.h"
-#include "kernels/cpu/attend_backward_amx_simd.h"
 #include "kernels/cpu/attend_backward_simd.h"
 #include "kernels/cpu/attend_simd.h"
 #include "kernels/cpu/backward_schedule.h"
