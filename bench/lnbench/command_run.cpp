@@ -64,7 +64,7 @@ int run_points(const Options& options) {
   Sweep sweep = read_sweep(options);
   print_notes(options, sweep.config, /*measures=*/true);
   sweep.busy_share = measure_busy_share();  // before MPI's threads and waits are there
-  Watchdog watchdog(launched_rank(), "; a rank did not arrive. Giving up");
+  Watchdog watchdog(launched_rank());
   if (!sweep.is_virtual())  // one process waits for nobody
     watchdog.expect_start(sweep.config.measure.point_timeout_s + kGraceSeconds);
   World world(sweep.is_virtual() ? 1 : sweep.world_size);

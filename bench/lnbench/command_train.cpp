@@ -47,7 +47,7 @@ int run_train(const Options& options) {
   for (const char* set : {"sweep.scope=model", "sweep.pass=step"}) request.sets.emplace_back(set);
   Sweep sweep = read_sweep(request);  // a point of attention alone would drop the model's shape
   sweep.busy_share = measure_busy_share();
-  Watchdog watchdog(launched_rank(), "; a rank did not arrive. Giving up");
+  Watchdog watchdog(launched_rank());
   watchdog.expect_start(sweep.config.measure.point_timeout_s + kGraceSeconds);
   World world(sweep.world_size);
   stop_gently_on_signals();

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <iostream>
 #include <system_error>
-#include <utility>
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
@@ -26,10 +25,9 @@ int64_t unix_ms() {
 
 }  // namespace
 
-Watchdog::Watchdog(int rank, std::string verdict)
+Watchdog::Watchdog(int rank)
     : rank_(rank),
       started_ms_(unix_ms()),
-      verdict_(std::move(verdict)),
       thread_([this, begin_s = steady_seconds()](const std::stop_token& stop) {
         watch(stop, begin_s);  // the thread may start late
       }) {}
@@ -147,7 +145,7 @@ void Watchdog::watch(const std::stop_token& stop, double looked_s) {
     }
     if (steady_seconds() < begin_s_ + within_s_ || others_made_progress()) continue;
     std::cerr << concat("\nerror: rank ", rank_, " waited too long in '", what_, "'", missing(),
-                        verdict_, ", exit 3\n");
+                        "; a rank did not arrive. Giving up, exit 3\n");
     leave();
     std::_Exit(3);
   }

@@ -22,9 +22,9 @@ inline constexpr double kGraceSeconds = 30;
 
 class Watchdog {
  public:
-  // When a step takes too long, prints the step, the missing ranks and `verdict`, and ends the
-  // process with exit code 3.
-  explicit Watchdog(int rank, std::string verdict = "");
+  // When a step takes too long, prints the step and the missing ranks, and ends the process with
+  // exit code 3.
+  explicit Watchdog(int rank);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -52,8 +52,7 @@ class Watchdog {
 
   int rank_, fd_ = -1;
   int64_t started_ms_;
-  int ranks_ = 0;  // that must be in the file; 0: not known
-  std::string verdict_;
+  int ranks_ = 0;           // that must be in the file; 0: not known
   std::string start_file_;  // is removed when it is left
   std::atomic<double> begin_s_ = 0, within_s_ = kForever;
   std::atomic<int64_t> steps_ = 0;

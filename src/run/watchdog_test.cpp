@@ -20,11 +20,12 @@ TEST(WatchdogDeathTest, EndsWhatWaitsTooLong) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        Watchdog watchdog(7, "; late");
+        Watchdog watchdog(7);
         watchdog.expect("a point", 0.01);
         std::this_thread::sleep_for(std::chrono::seconds(60));
       },
-      testing::ExitedWithCode(3), "rank 7 waited too long in 'a point'; late, exit 3");
+      testing::ExitedWithCode(3),
+      "rank 7 waited too long in 'a point'; a rank did not arrive. Giving up, exit 3");
 }
 
 void wait_beside_silent_ranks(bool linked = false) {
@@ -42,15 +43,15 @@ void wait_beside_silent_ranks(bool linked = false) {
 
 TEST(WatchdogDeathTest, NamesTheRankThatIsMissing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(
-      wait_beside_silent_ranks(), testing::ExitedWithCode(3),
-      "in 'a point'; rank 1 gave no sign of life for [0-9]+ s; rank 2 has not come so far, exit 3");
+  EXPECT_EXIT(wait_beside_silent_ranks(), testing::ExitedWithCode(3),
+              "in 'a point'; rank 1 gave no sign of life for [0-9]+ s; rank 2 has not come so far; "
+              "a rank did not arrive. Giving up, exit 3");
 }
 
 TEST(WatchdogDeathTest, AFileWithAnotherNameIsNotItsOwn) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(wait_beside_silent_ranks(/*linked=*/true), testing::ExitedWithCode(3),
-              "in 'a point', exit 3");
+              "in 'a point'; a rank did not arrive. Giving up, exit 3");
 }
 
 // As rank 0 of two, whose launcher gives them this folder.
@@ -76,13 +77,15 @@ void wait_beside_a_killed_job() {
 
 TEST(WatchdogDeathTest, NamesTheRankThatHasNotStarted) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(wait_beside_a_killed_job(), testing::ExitedWithCode(3),
-              "in 'the start'; rank 1 has not come so far, exit 3");
+  EXPECT_EXIT(
+      wait_beside_a_killed_job(), testing::ExitedWithCode(3),
+      "in 'the start'; rank 1 has not come so far; a rank did not arrive. Giving up, exit 3");
 }
 
 TEST(WatchdogDeathTest, WithoutATemporaryFolderItWatchesTheStartAlone) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(wait_for_the_start("/nowhere"), testing::ExitedWithCode(3), "in 'the start', exit 3");
+  EXPECT_EXIT(wait_for_the_start("/nowhere"), testing::ExitedWithCode(3),
+              "in 'the start'; a rank did not arrive. Giving up, exit 3");
 }
 
 TEST(Watchdog, AProcessThatWasStoppedAccusesNobody) {
