@@ -203,7 +203,7 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         },
         [&](const Attend& o) { attended += attended_pairs(s, o); },
         [&](const AttendBackward& o) { differentiated += attended_pairs(s, o.attend()); },
-        [&](const Merge&) { a.merges += 1; }, [&](const Gemm& o) { a.gemm_flops += gemm_flops(o); },
+        [](const Merge&) {}, [&](const Gemm& o) { a.gemm_flops += gemm_flops(o); },
         [](const Pack&) {}, [](const Reset&) {}, [](const Delta&) {}, [](const RowWise&) {},
         [](const CrossEntropy&) {}, [](const Update&) {});
   a.pairs = has_backward(program.pass) ? differentiated : attended;
