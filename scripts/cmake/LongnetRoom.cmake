@@ -48,6 +48,26 @@ endif()
 target_include_directories(longnet_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(longnet_options INTERFACE Threads::Threads)
 
+# longnet_test_options(TARGET LEVEL): tests run for seconds and take minutes to compile. A failure names its line by itself.
+# GoogleTest's headers, and those that most tests include, are compiled once for all tests of a level of optimisation.
+function(longnet_test_options target level)
+  set(headers longnet_test_headers)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    string(APPEND headers ${level})
+  endif()
+  if(NOT TARGET ${headers})
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/empty.cpp CONTENT "")
+    add_library(${headers} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/empty.cpp)
+    set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_link_libraries(${headers} PRIVATE longnet_options GTest::gmock)
+    target_compile_options(${headers} PRIVATE -fPIE $<$<CONFIG:Release>:${level}> $<$<CONFIG:Sanitizer>:-g0>)
+    target_precompile_headers(${headers} PRIVATE <algorithm> <functional> <map> <memory> <optional> <ranges> <span>
+                              <sstream> <string> <variant> <vector> <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${headers})
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${level}> $<$<CONFIG:Sanitizer>:-g0>)
+endfunction()
+
 function(longnet_room name)
   cmake_parse_arguments(ARG "HOT;COLD;ROWS" "" "DEPS;LIBS;EXCLUDE;SEPARATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
@@ -72,7 +92,7 @@ function(longnet_room name)
   target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
   if(ARG_HOT)
     target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Sanitizer>:-O1>)
-    set(tests_optimised -O1)  # they run for seconds and take minutes to compile
+    set(tests_optimised -O1)
   else()
     if(ARG_COLD)
       target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
@@ -94,8 +114,7 @@ function(longnet_room name)
       # GCC 12 takes vectors in nested designated initialisers, which tests are full of, for uninitialised.
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)
     endif()
-    # A failure names its line by itself.
-    target_compile_options(${name}_tests PRIVATE $<$<CONFIG:Release>:${tests_optimised}> $<$<CONFIG:Sanitizer>:-g0>)
+    longnet_test_options(${name}_tests ${tests_optimised})
     set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 1200)
