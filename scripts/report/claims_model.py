@@ -16,7 +16,7 @@ LOSS_WITHIN = 1e-6  # as io/agreement.h has it
 BF16_LOSS_WITHIN = 1e-2
 HOW = {  # parameters that say how a function is computed, and not which
     "algorithm", "kernel", "mode", "transport", "layout", "gather_scope", "collective", "ulysses_degree", "ring_inner", "head_slice",
-    "node_size", "ranks", "replicas", "head_groups", "threads", "pass", "recompute", "shard_optimizer",
+    "keep_gathered", "node_size", "ranks", "replicas", "head_groups", "threads", "pass", "recompute", "shard_optimizer",
 }  # fmt: skip
 
 

@@ -53,9 +53,10 @@ inline void check_problem(const AttentionProblem& p) {
 // src/io/axes.cpp holds the row of each: where it is read from, which algorithms read it, what it
 // is called in tables.
 struct AlgorithmOptions {
-  int ulysses_degree = 0;  // usp: ranks that exchange heads (Pu)
-  int ring_inner = 0;      // double_ring: ranks of an inner ring (Pi)
-  int64_t head_slice = 0;  // all_gather: K/V heads gathered at a time; 0: all
+  int ulysses_degree = 0;      // usp: ranks that exchange heads (Pu)
+  int ring_inner = 0;          // double_ring: ranks of an inner ring (Pi)
+  int64_t head_slice = 0;      // all_gather: K/V heads gathered at a time; 0: all
+  bool keep_gathered = false;  // dilated, sparse: backward, the rows that forward has gathered
   bool operator==(const AlgorithmOptions&) const = default;
 };
 

@@ -309,7 +309,8 @@ TEST(Backward, EveryLayoutCollectiveAndOption) {
                    .collective = collective,
                    .options = {.ulysses_degree = ranks % 4 == 0 ? 2 : 0,
                                .ring_inner = ranks % 4 == 0 ? ranks / 2 : 0,
-                               .head_slice = ranks % 3}};
+                               .head_slice = ranks % 3,
+                               .keep_gathered = ranks >= 4}};
             c.problem.causal = ranks % 2 == 0;
             if (ranks == 3) c.pattern.phase_parts = ranks;
             const bool right = expect_backward_right(c, known);
@@ -317,6 +318,19 @@ TEST(Backward, EveryLayoutCollectiveAndOption) {
               ran.add(concat(algorithm.name, " ", collective, " ", to_string(layout)), right);
           }
   ran.expect_some_of_each();
+}
+
+// Two addends of a row of dQ in either order, and sums of dK and dV in one: the same bits.
+TEST(Backward, KeptRowsGiveTheSameBits) {
+  for (auto [problem, pattern] : small_shapes())
+    for (int ranks = 1; ranks <= 9; ++ranks) {
+      problem.causal = ranks % 2 == 0;
+      pattern.branches = {{16, 1}, {problem.seq_len, 3}};
+      Case c{.problem = problem, .pattern = pattern, .ranks = ranks, .kernel = "cpu"};
+      const BackwardRun again = run_backward(c);
+      c.options.keep_gathered = true;
+      EXPECT_EQ(run_backward(c), again) << describe(c);
+    }
 }
 
 void expect_same_bits(const AttentionProblem& problem, const DilatedPattern& pattern,

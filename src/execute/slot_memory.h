@@ -22,6 +22,8 @@ class SlotMemory {
       buffer = Buffer(ledger, tag, bytes);
     }
   }
+  // Slots of a tag in their order: rows that a backward program keeps are where its forward program
+  // has gathered them.
   BoundProgram::Memory place(const RankProgram& program) const {
     std::map<SlotTag, int64_t> used;
     BoundProgram::Memory memory;

@@ -164,7 +164,7 @@ bool moves_gradients(const RankProgram& program, const Action& what) {
 }
 
 std::string why_not_virtual(const RankProgram& program) {
-  bool moves_results = !program.kept.empty();
+  bool moves_results = false;
   for (const Op& op : program.ops)
     for_each_view(op.what, [&](const SlotView& view, bool writes) {
       using enum TensorKind;

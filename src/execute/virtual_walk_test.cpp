@@ -362,6 +362,14 @@ TEST(VirtualWalk, GradientsOfAnyNumberOfRanks) {
   for (const char* algorithm :
        {"ring", "bidirectional_ring", "double_ring", "all_gather", "sparse"})
     expect_gradients_right({.algorithm = algorithm, .problem = c.problem}, 4, Pass::kBackward, 2);
+  for (const Pass pass : {Pass::kBackward, Pass::kForwardBackward})
+    for (const char* algorithm : {"dilated", "sparse"})
+      for (const char* collective : {"native", "bruck"})
+        expect_gradients_right({.algorithm = algorithm,
+                                .problem = c.problem,
+                                .collective = collective,
+                                .options = {.keep_gathered = true}},
+                               5, pass, 2);
 }
 
 TEST(VirtualWalk, GradientsAreTheSameBitsAfterACutAndOnMoreThreads) {

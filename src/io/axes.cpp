@@ -91,6 +91,11 @@ const Axis kAxes[] = {
     {"pass", "forward", member<&PointParams::pass>(),
      "What is timed: forward; backward, from an output that is made before; both in turn; or step: both and the update of a model.",
      {.words = enum_names<Pass>(), .omit = true}, {}, {.label = ""}},
+    {"keep_gathered", false, member<&PointParams::options, &AlgorithmOptions::keep_gathered>(),
+     "dilated, sparse: the K/V rows that the forward pass has gathered are kept, so that the backward "
+     "pass gathers none.",
+     {.omit = true}, {.algorithms = {"dilated", "sparse"}, .backward = true},
+     {.label = "rows kept"}},
     {"scope", "attention", member<&PointParams::scope>(),
      "Attention alone; one layer of a model around it; or a training step of the model.",
      {.words = enum_names<Scope>(), .omit = true}, {}, {.label = ""}},
@@ -184,7 +189,8 @@ bool reads(const Axis& axis, const Value& value, const PointParams& p, const Kno
   if ((r.pattern && *r.pattern != algorithm.pattern) ||
       (!r.algorithms.empty() && std::ranges::count(r.algorithms, p.algorithm) == 0) ||
       (r.several_ranks && algorithm.one_rank_only) ||
-      (!r.collective.empty() && r.collective != p.collective) || p.scope < r.scope)
+      (!r.collective.empty() && r.collective != p.collective) || p.scope < r.scope ||
+      (r.backward && !has_backward(p.pass)))
     return false;
   if (p.scope == Scope::kModel) return true;  // gradients of weights are summed by collectives
   return axis.key != "collective" || known.algorithms.empty() || value == axis.standard ||

@@ -40,6 +40,7 @@ struct Readers {
   bool several_ranks = false;
   std::string_view collective{};    // and only with this one
   Scope scope = Scope::kAttention;  // points of this scope, and of those that hold it
+  bool backward = false;            // points with a backward pass alone
 };
 
 // In the name of a series: absent, its value, key=value, or key=value where it is not the default.

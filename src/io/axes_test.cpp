@@ -38,12 +38,14 @@ TEST(Axes, EachNamesAMemberOfItsOwn) {
 
 TEST(Axes, ReadersAreOfAPatternOrByName) {
   const KnownNames known{.algorithms = {{"local", {.one_rank_only = true}}}};
-  const auto readers = [&](const char* key, const std::string& collective = "native") {
+  const auto readers = [&](const char* key, const std::string& collective = "native",
+                           Pass pass = Pass::kForward) {
     std::vector<std::string> names;
     for (const char* name : {"local", "ring", "usp", "dilated", "sparse"}) {
       PointParams p = standard_params();
       p.algorithm = name;
       p.collective = collective;
+      p.pass = pass;
       if (reads(*find_axis(key), find_axis(key)->standard, p, known)) names.push_back(name);
     }
     return names;
@@ -55,6 +57,9 @@ TEST(Axes, ReadersAreOfAPatternOrByName) {
   EXPECT_THAT(readers("ulysses_degree"), ElementsAre("usp"));
   EXPECT_THAT(readers("node_size"), ElementsAre());
   EXPECT_EQ(readers("node_size", "hierarchical").size(), 5u);
+  EXPECT_THAT(readers("keep_gathered"), ElementsAre());
+  for (const Pass pass : {Pass::kBackward, Pass::kForwardBackward, Pass::kStep})
+    EXPECT_THAT(readers("keep_gathered", "native", pass), ElementsAre("dilated", "sparse"));
 }
 
 TEST(Axes, TextsNameWhatIsNotTheDefault) {

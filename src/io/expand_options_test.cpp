@@ -66,6 +66,11 @@ TEST(Expand, OptionsConcernOneAlgorithmEach) {
                              "ulysses_degree": "divisors")"))
                 .size(),
             1u + 3u + 2u);
+  // A forward pass has nothing to keep rows for.
+  EXPECT_EQ(expand(config(R"("algorithm": ["dilated", "ring"], "seq_len": 64, "ranks": 4,
+                             "pass": ["forward", "backward"], "keep_gathered": [false, true])"))
+                .size(),
+            3u + 2u);
   // Nodes are the hierarchical gather's only.
   const auto nodes = expand(config(R"("algorithm": "all_gather", "seq_len": 64, "ranks": 8,
                                        "collective": ["ring", "hierarchical"],

@@ -46,6 +46,7 @@ TEST(Expand, EveryOptionChangesTheId) {
   add([](PointParams& p) { p.options.ulysses_degree = 2; });
   add([](PointParams& p) { p.options.ring_inner = 2; });
   add([](PointParams& p) { p.options.head_slice = 2; });
+  add([](PointParams& p) { p.options.keep_gathered = true; });
   add([](PointParams& p) { p.node_size = 2; });
   add([](PointParams& p) { p.replicas = 2; });
   add([](PointParams& p) { p.pass = Pass::kBackward; });

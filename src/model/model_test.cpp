@@ -33,6 +33,7 @@ struct ModelCase {
   ModelShape shape = {.layers = 2, .ffn_width = 40, .vocabulary = 19};
   StepOptions options = {.logits_values = 19 * 11};
   LayoutKind layout = LayoutKind::kContiguous;
+  bool keep_gathered = false;
   std::string kernel = "reference";
   int threads = 1;
 };
@@ -40,7 +41,8 @@ struct ModelCase {
 std::string describe(const ModelCase& c) {
   return concat(c.algorithm, " P=", c.ranks, " replicas=", c.replicas, " heads/", c.head_groups,
                 " ", to_string(c.shape.recompute), " ", to_string(c.layout),
-                c.shape.shard_optimizer ? " sharded " : " ", c.kernel);
+                c.shape.shard_optimizer ? " sharded " : " ", c.keep_gathered ? "rows kept " : "",
+                c.kernel);
 }
 
 DilatedPattern pattern_of(const ModelCase& c) {
@@ -53,6 +55,7 @@ DilatedPattern pattern_of(const ModelCase& c) {
 Schedule program_of(const ModelCase& c, Pass pass = Pass::kStep) {
   const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
   ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, c.layout}};
+  s.options.keep_gathered = c.keep_gathered;
   s.problem.batch /= c.replicas;
   s.problem.num_heads /= c.head_groups, s.problem.num_kv_heads /= c.head_groups;
   StepOptions options = c.options;
@@ -263,10 +266,12 @@ TEST(Model, TheSameBitsWhateverIsComputedAgainAndOnAnyThreads) {
   ModelCase c{.ranks = 2, .kernel = "cpu"};
   const Trained one = train(c, 3);
   for (const Recompute recompute : enum_values<Recompute>())
-    for (const int threads : {1, 3}) {
-      c.shape.recompute = recompute, c.threads = threads;
-      EXPECT_EQ(train(c, 3).weights, one.weights) << describe(c) << " threads " << threads;
-    }
+    for (const bool keep : {false, true})
+      for (const int threads : {1, 3}) {
+        c.shape.recompute = recompute, c.keep_gathered = keep, c.threads = threads;
+        EXPECT_EQ(train(c, 3, /*check_program=*/keep).weights, one.weights)
+            << describe(c) << " threads " << threads;
+      }
 }
 
 TEST(Model, AStepAllocatesNothingOnceWarm) {
@@ -326,6 +331,13 @@ TEST(Model, MemoryByTagIsThatOfItsFormula) {
           for (const auto& [tag, count_of] : values)
             EXPECT_EQ(counted.at(tag), 4 * count_of) << describe(c) << " " << tag;
           EXPECT_EQ(counted.size() == values.size(), c.ranks == 1) << describe(c);
+          if (c.ranks == 1) continue;
+          // Gathered rows lie in one place for each pass, or in each layer until the second pass.
+          ModelCase keeping = c;
+          keeping.keep_gathered = true;
+          const auto keeps = program_of(keeping).program(rank).memory_by_tag();
+          EXPECT_EQ(keeps.at("gathered"), attended * counted.at("gathered") / 2)
+              << describe(keeping);
         }
       }
 }

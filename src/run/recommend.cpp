@@ -40,6 +40,7 @@ std::string question_config(const Question& o, const ClusterSpec& cluster) {
                         {"batch", JsonNode::object({{"rule", "fixed"}, {"size", o.batch}})},
                         {"collective", to_json(kCollectives)},
                         {"ulysses_degree", "divisors"},
+                        {"keep_gathered", to_json(std::vector{false, true})},
                         {"pass", o.pass}});
   if (o.causal) sweep.set("layout", to_json(enum_names<LayoutKind>()));
   if (o.ranks % cluster.node_size() == 0 && o.ranks > cluster.node_size())

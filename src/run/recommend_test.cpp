@@ -44,7 +44,7 @@ TEST(Recommend, AsksEveryAlgorithmOnOneLengthAndNumberOfRanks) {
   const std::string trained =
       question_config({.seq_len = "64K", .ranks = 8, .pass = "forward_backward"}, nodes_of(8));
   EXPECT_NO_THROW(parse_config(trained, "question", {.known = known_names()}));
-  for (const char* part : {"\"pass\":\"forward_backward\"", "query_ring"})
+  for (const char* part : {"\"pass\":\"forward_backward\"", "query_ring", "keep_gathered"})
     EXPECT_THAT(trained, HasSubstr(part));
   // Eight ranks fill one node: there is no ring of rings.
   EXPECT_THAT(question_config({.seq_len = "64K", .ranks = 8}, nodes_of(8)),

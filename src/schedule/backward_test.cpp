@@ -133,6 +133,36 @@ TEST(BackwardPrograms, OfMixturesThatNeedEachBranchAlone) {
       }
 }
 
+// Of K and V nothing travels again: what the forward pass sends is missing from the bytes.
+TEST(BackwardPrograms, OfRowsThatAreKept) {
+  int gather_again = 0;
+  for (const char* name : {"dilated", "sparse"})
+    for (auto [problem, pattern] : backward_shapes())
+      for (int ranks = 1; ranks <= 9; ++ranks)
+        for (const std::string& collective : collective_names())
+          for (const GatherScope scope : {GatherScope::kSegmentGroup, GatherScope::kWholeWorld}) {
+            const AlgorithmInfo& algorithm = find_algorithm(name);
+            problem.causal = ranks % 2 == 0;
+            pattern.phase_parts = ranks % 3 == 0 ? ranks : 1;
+            if (algorithm.pattern == PatternKind::kDilated)
+              pattern.mix = ranks % 4 == 1 ? MixRule::kMean : MixRule::kLse;
+            else
+              pattern = sparse_pattern(11, 3);
+            ShardedProblem s{problem, pattern, {problem.seq_len, ranks}, scope};
+            const auto sent = [&, rank = ranks / 2](Pass pass, bool keep) {
+              s.options.keep_gathered = keep;
+              const Schedule made = lower_collectives(make_schedule(algorithm, s, pass),
+                                                      parse_collective(collective));
+              return account(s, made.program(rank), rank).bytes_sent;
+            };
+            const int64_t forward = sent(Pass::kForward, true);
+            EXPECT_EQ(sent(Pass::kBackward, true), sent(Pass::kBackward, false) - forward);
+            gather_again += forward > 0;
+            EXPECT_TRUE(expect_backward(algorithm, s, collective));
+          }
+  EXPECT_GT(gather_again, 100);
+}
+
 TEST(BackwardPrograms, OfEveryInnerRing) {
   for (auto [problem, pattern] : backward_shapes())
     for (const int ranks : {4, 6, 8, 9})
@@ -193,6 +223,16 @@ TEST(BackwardPrograms, CountsWorkedOutByHand) {
   s.pattern = {.branches = {{c / 2, 1}, {4 * c, 8}}};
   EXPECT_EQ(form("dilated"), (RankCounts{3 * c * (kv + grad) / 2, 6, 3 * c * (kv + grad) / 2, 6,
                                          own + c * (4 * kv + (4 + 3) * grad) / 2}));
+  s.options.keep_gathered = true;  // half of the bytes and messages, as much memory
+  EXPECT_EQ(form("dilated"), (RankCounts{3 * c * grad / 2, 3, 3 * c * grad / 2, 3,
+                                         own + c * (4 * kv + (4 + 3) * grad) / 2}));
+  // Both passes as one program hold the gathered rows once.
+  const auto both = [&] {
+    return closed_form_counts("dilated", s, {}, 1, Pass::kForwardBackward)->memory_bytes;
+  };
+  const int64_t kept = both();
+  s.options.keep_gathered = false;
+  EXPECT_EQ(both(), kept + 4 * c * kv / 2);
 }
 
 // The ops of a program in a few letters: G posts a message of the gather, r one of gradients, L and
@@ -229,6 +269,8 @@ TEST(BackwardPrograms, LocalSegmentsHideBothMessagesOfDilated) {
   EXPECT_EQ(letters(dilated_attention(s, Pass::kBackward), 1), "GGXrXrrrLmmmm");
   s.pattern = {.branches = {{24, 1}, {12, 1}, {96, 4}}};
   EXPECT_EQ(letters(dilated_attention(s, Pass::kBackward), 1), "GLXrrrLmm");
+  s.options.keep_gathered = true;  // nothing to hide before the part that crosses
+  EXPECT_EQ(letters(dilated_attention(s, Pass::kBackward), 1), "XrrrLLmm");
   s.pattern = {.branches = {{24, 1}, {12, 1}}};
   EXPECT_EQ(letters(dilated_attention(s, Pass::kBackward), 1), "LL");
 }

@@ -244,8 +244,12 @@ class ClosedForms {
         rows += selected_before(b, at, end) - selected_before(b, at, begin);
       pieces.push_back(rows);
     }
-    costs_.hold(std::accumulate(pieces.begin(), pieces.end(), int64_t{0}) * (kv_ + grad_kv_));
-    costs_.all_gather(times(pieces, kv_), me_ - first, first, choice_);
+    const auto gathered = std::accumulate(pieces.begin(), pieces.end(), int64_t{0});
+    costs_.hold(gathered * (kv_ + grad_kv_));
+    if (backward_ && s_.options.keep_gathered)
+      from_forward_ += gathered * kv_;
+    else
+      costs_.all_gather(times(pieces, kv_), me_ - first, first, choice_);
     if (backward_) costs_.reduce_scatter(times(pieces, grad_kv_), me_ - first, choice_, true);
   }
   bool gathers_from_all(const DilatedBranch& b) const {

@@ -19,7 +19,9 @@
 // Backward, the same parts run again on the gathered rows. The gradients of a segment that crosses
 // borders are summed and scattered in its group (reduce_scatter): a rank gets back as many rows as
 // it has given. Some local segments run before the parts that cross, and hide the gathers; the
-// others behind them, and hide the reduce_scatters.
+// others behind them, and hide the reduce_scatters. With `keep_gathered` the rows are those that
+// the forward pass has gathered: no rank sends K and V again, and all local segments hide the
+// reduce_scatters.
 // A mixture by sum or mean needs L and delta of each branch alone, a detached one delta alone: its
 // part attends once more, into the scratch of the forward pass, before its gradients are computed.
 #include <algorithm>
@@ -32,6 +34,17 @@
 
 namespace longnet {
 namespace {
+
+// Summary rows of every segment go to every rank (the Sparse Transformer's pattern).
+bool gathers_somewhere(const ShardedProblem& sharded, const BranchRows& rows) {
+  const int world = sharded.layout.world_size();
+  if (rows.is_summary()) return world > 1;
+  for (Rank p = 1; p < world; ++p) {
+    const TokenInterval shard = sharded.layout.interval(p);
+    if (!shard.empty() && shard.begin % rows.segment_length() != 0) return true;
+  }
+  return false;
+}
 
 // Queries of one branch that can be attended together, and the K/V rows for it.
 struct Part {
@@ -49,6 +62,7 @@ class DilatedProgram {
       : sharded_(sharded),
         rank_(rank),
         shard_(sharded.layout.interval(rank)),
+        keeps_gathered_(pass == Pass::kBackward && sharded.options.keep_gathered),
         build_(sharded, rank, pass) {}
 
   RankProgram make() {
@@ -97,8 +111,9 @@ class DilatedProgram {
   std::vector<Part> gathered_parts() {
     std::vector<Part> parts;
     for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) add_parts(b, parts);
+    int slot = kOutputSlot;  // of the forward program, where gathered rows come next
     for (Part& part : parts)
-      if (part.group) start_gather(part);
+      if (part.group) gather(part, ++slot);
     return parts;
   }
 
@@ -111,11 +126,8 @@ class DilatedProgram {
   // Cuts the shard into local segments and those (at most two) that cross its borders.
   void add_parts(int b, std::vector<Part>& parts) const {
     const BranchRows rows(sharded_.pattern, b, sharded_.problem);
-    // Summary rows of every segment go to every rank (the Sparse Transformer's pattern).
-    const bool from_all = rows.is_summary() ? sharded_.layout.world_size() > 1
-                                            : sharded_.gather_scope == GatherScope::kWholeWorld &&
-                                                  crosses_somewhere(rows);
-    if (from_all) {
+    const bool by_all = rows.is_summary() || sharded_.gather_scope == GatherScope::kWholeWorld;
+    if (by_all && gathers_somewhere(sharded_, rows)) {
       parts.push_back(
           {b, shard_, RankGroup{0, 1, sharded_.layout.world_size()}, sharded_.all_tokens()});
       return;
@@ -137,7 +149,7 @@ class DilatedProgram {
 
   // The local parts that run before those that cross borders, and behind them, cut between
   // segments. Their pairs are shared out as the bytes of the messages that they hide: 4 of a
-  // gradient for 2 or 4 of a key. What cannot be cut runs behind.
+  // gradient for 2 or 4 of a key, or for none where keys are kept. What cannot be cut runs behind.
   std::array<std::vector<Part>, 2> local_halves(const std::vector<Part>& parts) const {
     const auto segment_length = [&](const Part& part) {
       return BranchRows(sharded_.pattern, part.branch, sharded_.problem).segment_length();
@@ -146,7 +158,7 @@ class DilatedProgram {
       const double rate = double(sharded_.pattern.branches[size_t(part.branch)].dilation_rate);
       return double(part.queries.length()) * double(segment_length(part)) / (rate * rate);
     };
-    const double key_bytes = double(dtype_bytes(sharded_.problem.dtype));
+    const double key_bytes = keeps_gathered_ ? 0 : double(dtype_bytes(sharded_.problem.dtype));
     double local = 0;
     bool crosses = false;
     for (const Part& part : parts) {
@@ -170,22 +182,19 @@ class DilatedProgram {
     return halves;
   }
 
-  bool crosses_somewhere(const BranchRows& rows) const {
-    for (Rank p = 1; p < sharded_.layout.world_size(); ++p) {
-      const TokenInterval shard = sharded_.layout.interval(p);
-      if (!shard.empty() && shard.begin % rows.segment_length() != 0) return true;
-    }
-    return false;
-  }
-
   Part crossing(int b, TokenInterval segment) const {
     const Rank from = sharded_.layout.owner(segment.begin),
                to = sharded_.layout.owner(segment.end - 1);
     return {b, intersect(segment, shard_), RankGroup{from, 1, to - from + 1}, segment};
   }
 
-  void start_gather(Part& part) {
+  // Starts the gather, or keeps the rows that the forward program has gathered in its `slot`.
+  void gather(Part& part, int slot) {
     const Slice all{part.branch, *part.group, part.gathered, sharded_.all_heads()};
+    if (keeps_gathered_) {
+      part.kv = build_.keep(slot, TensorKind::kKeyValue, SlotTag::kGathered, all);
+      return;
+    }
     part.kv = build_.add_view(TensorKind::kKeyValue, SlotTag::kGathered, all);
     const OpId pack = build_.add(Pack{build_.kv(), part.kv.piece(part.group->index_of(rank_))});
     part.ready = build_.add(AllGather{*part.group, part.kv}, {pack});
@@ -227,6 +236,7 @@ class DilatedProgram {
   const ShardedProblem& sharded_;
   Rank rank_;
   TokenInterval shard_;
+  bool keeps_gathered_;  // in a backward program
   ProgramBuilder build_;
   std::vector<OpId> output_;  // ops that the next merge into the output must wait for
   int scratch_ = -1;
@@ -234,6 +244,13 @@ class DilatedProgram {
 };
 
 }  // namespace
+
+bool dilated_keep_gathered(const ShardedProblem& sharded) {
+  if (!sharded.options.keep_gathered) return false;
+  for (int b = 0; b < int(sharded.pattern.branches.size()); ++b)
+    if (gathers_somewhere(sharded, BranchRows(sharded.pattern, b, sharded.problem))) return true;
+  return false;
+}
 
 Schedule dilated_attention(const ShardedProblem& sharded, Pass pass) {
   return {sharded, [=](Rank rank) {

@@ -49,7 +49,7 @@ class Lowering {
       return std::move(in_);
     choose_orders();
     out_.pass = in_.pass, out_.scope = in_.scope;
-    out_.slots = in_.slots, out_.kept = in_.kept;
+    out_.slots = in_.slots, out_.kept = std::move(in_.kept);
     for (Op& op : in_.ops) {
       std::vector<OpId> after;
       for (OpId a : op.after) {
@@ -95,6 +95,9 @@ class Lowering {
     };
     for (const Op& op : in_.ops)
       if (const auto* g = std::get_if<AllGather>(&op.what)) add_order(g->into, ordered(*g));
+    for (const Kept& kept : in_.kept)  // the forward pass has gathered them
+      if (in_.slots[size_t(kept.view.slot)].tag == SlotTag::kGathered)
+        add_order(kept.view, ordered({kept.view.rows.owners, kept.view}));
     const std::vector<std::vector<Order>> gathers = orders;
     for (const Op& op : in_.ops)  // gradients lie as their keys and queries do
       if (const auto* b = std::get_if<AttendBackward>(&op.what))
@@ -115,6 +118,7 @@ class Lowering {
       }
     };
     for (Op& op : in_.ops) for_each_view(op.what, [&](SlotView& view, bool) { reorder(view); });
+    for (Kept& kept : in_.kept) reorder(kept.view);
   }
 
   // ---- one op, which ends when all ops in current_ have ended ----

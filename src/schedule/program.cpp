@@ -61,7 +61,9 @@ RankProgram one_after_the_other(RankProgram forward, RankProgram backward) {
 }
 
 bool RankProgram::output_is_partial() const {
-  if (!has_forward(pass)) return kept.empty();  // a backward pass keeps what the output lacks
+  if (!has_forward(pass))  // a backward pass keeps what the output lacks
+    return std::ranges::none_of(
+        kept, [&](const Kept& k) { return holds_o(slots[size_t(k.view.slot)].kind); });
   return std::ranges::none_of(ops, [&](const Op& op) {
     const auto* pack = std::get_if<Pack>(&op.what);
     return pack != nullptr && pack->into.slot == kOutputSlot &&

@@ -184,13 +184,15 @@ constexpr AlgorithmInfo kAlgorithms[] = {
      .collectives = CollectiveUse::kAllGather,
      .attention = dilated_attention,
      .why_no_program = why_not_contiguous,
-     .period = dilated_period},
+     .period = dilated_period,
+     .effective_options = options_with<&Options::keep_gathered, dilated_keep_gathered>},
     {.name = "sparse",
      .summary = "Sparse Transformer's fixed pattern: local blocks and summary tokens",
      .pattern = PatternKind::kSparse,
      .collectives = CollectiveUse::kAllGather,
      .attention = dilated_attention,
-     .why_no_program = why_not_contiguous},
+     .why_no_program = why_not_contiguous,
+     .effective_options = options_with<&Options::keep_gathered, dilated_keep_gathered>},
 };
 
 }  // namespace

@@ -59,5 +59,6 @@ Schedule query_ring_attention(const ShardedProblem& sharded, Pass pass = Pass::k
 Schedule query_gather_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
 // Computes the Sparse Transformer's pattern too, whose summary rows go to every rank.
 Schedule dilated_attention(const ShardedProblem& sharded, Pass pass = Pass::kForward);
+bool dilated_keep_gathered(const ShardedProblem& sharded);  // false where no rank gathers
 
 }  // namespace longnet

@@ -158,7 +158,7 @@ TEST(Registry, EveryDegreeOfUspAndDoubleRing) {
             s.options.ulysses_degree = s.options.ring_inner = degree;
             s.options.head_slice = degree;
             for (const AlgorithmInfo& algorithm : algorithms())
-              if (algorithm.effective_options)
+              if (algorithm.pattern == PatternKind::kDense && algorithm.effective_options)
                 ran.add(concat(algorithm.name, " ", to_string(layout), " ", ranks),
                         expect_correct(algorithm, s, {}));
           }
@@ -192,6 +192,9 @@ TEST(Registry, EffectiveOptionsAreTheOnesUsed) {
   EXPECT_EQ(effective("all_gather", 2, 4, {.head_slice = 4}), O{});
   EXPECT_EQ(effective("all_gather", 2, 4, {.head_slice = 9}), O{});
   EXPECT_EQ(effective("all_gather", 1, 4, {.head_slice = 2}), O{});
+  // dilated: rows are kept where some are gathered.
+  EXPECT_EQ(effective("dilated", 2, 4, {.keep_gathered = true}), O{.keep_gathered = true});
+  EXPECT_EQ(effective("dilated", 1, 4, {.keep_gathered = true}), O{});
 }
 
 // The effective options make the same programs as those asked for.
@@ -204,15 +207,19 @@ TEST(Registry, EffectiveOptionsChangeNoProgram) {
           ShardedProblem s{{.seq_len = 60, .num_heads = 6, .num_kv_heads = kv_heads},
                            dense_pattern(60),
                            {60, ranks}};
-          s.options = {.ulysses_degree = value, .ring_inner = value, .head_slice = value};
+          s.options = {.ulysses_degree = value,
+                       .ring_inner = value,
+                       .head_slice = value,
+                       .keep_gathered = value == 1};
           if (!algorithm.why_no_program(s).empty()) continue;
           ShardedProblem resolved = s;
           resolved.options = {};  // of an algorithm that reads none
           if (algorithm.effective_options) resolved.options = algorithm.effective_options(s);
-          for (Rank r = 0; r < ranks; ++r, ++compared)
-            ASSERT_EQ(to_text(s, algorithm.make(s).program(r), r),
-                      to_text(s, algorithm.make(resolved).program(r), r))
-                << algorithm.name << " P=" << ranks << " G=" << kv_heads << " value " << value;
+          for (const Pass pass : {Pass::kForward, Pass::kBackward})
+            for (Rank r = 0; r < ranks; ++r, ++compared)
+              ASSERT_EQ(to_text(s, algorithm.make(s, pass).program(r), r),
+                        to_text(s, algorithm.make(resolved, pass).program(r), r))
+                  << algorithm.name << " P=" << ranks << " G=" << kv_heads << " value " << value;
         }
   EXPECT_GT(compared, 500);
 }

@@ -345,12 +345,21 @@ TEST(DeviceWalkTest, PlansAreKeptAndRowsOfAnEarlierUnitAreNot) {
 
 // What a rank would send to others is added to their rows.
 TEST(DeviceWalkTest, GradientsThatRanksShareAreThoseOfTheDefinition) {
-  for (const char* name : {"dilated", "ring"}) {
-    const ShardedProblem s = device_problem({.algorithm = name, .ranks = 5});
+  struct Walked {
+    const char* name;
+    Pass pass = Pass::kForwardBackward;
+    bool keep_gathered = false;
+  };
+  for (const Walked& walked :
+       {Walked{"dilated"}, Walked{"ring"}, Walked{"dilated", Pass::kForwardBackward, true},
+        Walked{"dilated", Pass::kBackward, true}}) {
+    const char* const name = walked.name;
+    ShardedProblem s = device_problem({.algorithm = name, .ranks = 5});
+    s.options.keep_gathered = walked.keep_gathered;
     const auto schedule_for = [&](int64_t batches) {
       ShardedProblem part = s;
       part.problem.batch = batches;
-      return lower_collectives(make_schedule(find_algorithm(name), part, Pass::kForwardBackward),
+      return lower_collectives(make_schedule(find_algorithm(name), part, walked.pass),
                                parse_collective("native"));
     };
     MemoryLedger ledger;
