@@ -158,6 +158,21 @@ struct Tally {
   throw UsageError(text);
 }
 
+// Whether a point of the algorithm, of any scope and pass asked for, reads one of the values.
+bool reads_some(const Config& c, const Value& algorithm, const Axis& axis,
+                const std::vector<Value>& values, const KnownNames& known) {
+  PointParams p = c.defaults;
+  p.algorithm = to_text(algorithm);
+  for (const Value& scope : c.values_of(*find_axis("scope"), 1))
+    for (const Value& pass : c.values_of(*find_axis("pass"), 1)) {
+      find_axis("scope")->member.set(p, scope);
+      find_axis("pass")->member.set(p, pass);
+      if (std::ranges::any_of(values, [&](const Value& v) { return reads(axis, v, p, known); }))
+        return true;
+    }
+  return false;
+}
+
 }  // namespace
 
 std::string why_uneven(const PointParams& p) {
@@ -177,18 +192,13 @@ std::vector<std::string> replaced_choices(const Config& c, const KnownNames& kno
   std::vector<std::string> notes;
   for (const Axis& axis : axes()) {
     const AxisValues* asked = c.sweep.find(axis.key);
-    if (!asked || !std::holds_alternative<std::string>(axis.standard) ||
+    if (!asked || std::holds_alternative<int64_t>(axis.standard) ||
         std::ranges::find(asked->values, axis.standard) != asked->values.end())
       continue;
     std::vector<std::string> who, what;
     for (const Value& value : asked->values) what.push_back(to_text(value));
-    for (const Value& algorithm : c.values_of(*find_axis("algorithm"), 1)) {
-      PointParams p = c.defaults;
-      p.algorithm = to_text(algorithm);
-      if (std::ranges::none_of(asked->values,
-                               [&](const Value& value) { return reads(axis, value, p, known); }))
-        who.push_back(p.algorithm);
-    }
+    for (const Value& algorithm : c.values_of(*find_axis("algorithm"), 1))
+      if (!reads_some(c, algorithm, axis, asked->values, known)) who.push_back(to_text(algorithm));
     if (!who.empty())
       notes.push_back(concat("sweep.", axis.key, "=", join(what, ","), " does not apply to ",
                              join(who, ", "), ": ", to_text(axis.standard), " instead"));

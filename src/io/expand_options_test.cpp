@@ -212,5 +212,18 @@ TEST(ReplacedChoices, NameWhoDoesWhatElse) {
               HasSubstr("bruck does not apply to ring, dilated"));
 }
 
+TEST(ReplacedChoices, KnowScopesAndPasses) {
+  Config c = config(R"("algorithm": ["ring", "dilated"], "seq_len": 64, "keep_gathered": true,
+                       "recompute": "full", "pass": ["forward"])");
+  EXPECT_THAT(
+      replaced_choices(c, {}),
+      ElementsAre("sweep.keep_gathered=true does not apply to ring, dilated: false instead",
+                  "sweep.recompute=full does not apply to ring, dilated: keep_attention instead"));
+  c.sweep.axes["pass"].values.emplace_back("forward_backward");
+  c.sweep.axes["scope"].values = {"attention", "layer"};
+  EXPECT_THAT(replaced_choices(c, {}),
+              ElementsAre("sweep.keep_gathered=true does not apply to ring: false instead"));
+}
+
 }  // namespace
 }  // namespace longnet
