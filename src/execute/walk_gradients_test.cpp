@@ -1,5 +1,5 @@
 // Sums of gradients that ranks share: which rows, how they add up, and what a walk keeps of them.
-#include "execute/shared_gradients.h"
+#include "execute/walk_gradients.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,6 @@
 
 #include "core/check.h"
 #include "execute/testing/bound_rank.h"
-#include "execute/walk_gradients.h"
 #include "schedule/registry.h"
 
 namespace longnet {
