@@ -269,7 +269,7 @@ CATALOGUE: tuple[tuple[Claim, Callable[[Context, str], Evidence]], ...] = (
             ("communication_tokens",),
             command="lnbench run configs/backward-cpu.json --ranks 4",
             rules=("rates", "lines", "lengths"),
-            more="Counted are gathers and gradients in fp32, on every line whose rates grow as its segments. Of a point of both passes, what a forward of "
+            more="Counted are gradients in fp32 and keys and values that are gathered again (none with rows kept), on every line whose rates grow as its segments. Of a point of both passes, what a forward of "
             "the same problem sends is subtracted; without one both passes count together, and a rise is not judged. A simulation computes no gradients: undecided.",
             passes=PASSES,
         ),

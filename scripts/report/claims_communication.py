@@ -145,7 +145,7 @@ def backward_bytes_evidence(ctx: Context, source: str) -> Evidence:
 
 
 def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
-    """Bytes of backward passes, which gather keys as the forward pass does, and reduce and scatter their gradients."""
+    """Bytes of backward passes, which reduce and scatter gradients, and gather keys again unless the forward pass kept them."""
     seen = backward_bytes_evidence(ctx, source)
     dilated = [p for p in ctx.points if p.source == source and p.compute_pass != FORWARD and p.pattern == "dilated" and p.group_ranks > 1]
     if wrong := [p for p in dilated if p.status == "check_failed"]:

@@ -124,6 +124,14 @@ class Communication(unittest.TestCase):
         def grown(record: dict, count: int) -> dict:
             return record | {"comm": record["comm"] | dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), count)}
 
+        # Of rows kept the same forward is subtracted, which has no such option: it gathers once, and the backward scatters 2.
+        kept = [grown(record | {"id": f"kept{i}", "params": record["params"] | {"keep_gathered": True}}, 3 * sent) for i, record in enumerate(both)]
+        for records in (forward + kept, forward + both + kept):
+            found = claim(records, BACKWARD_CLAIM)
+            self.assertEqual(found.status, SUPPORTED)
+            self.assertRegex(found.deciding.whole, f"dilated on 2 ranks, both passes less the forward: at most {bytes_label(2 * sent)} per .*series dilated · rows kept")
+            self.assertNotIn("both passes together", found.deciding.whole)
+
         # The backward's bytes rise from 3 to 4, those of both passes from 4 to 5.
         rising = [*both[:3], grown(both[3], 5 * sent)]
         self.assertEqual(claim(forward + rising, BACKWARD_CLAIM).status, NOT_SUPPORTED)

@@ -203,9 +203,15 @@ def timed_points(ctx: Context) -> list[Point]:
     return [p for p in ctx.points if p.ok and p.median_s is not None and p.seq_len]
 
 
+def params_without(ctx: Context, point: Point, *left_out: str) -> tuple[tuple[str, str], ...]:
+    """The parameters that name its series, but for those left out."""
+    return tuple(sorted((k, str(v)) for k, v in ctx.index.params(point).items() if k not in left_out))
+
+
 def problem_of(ctx: Context, point: Point) -> tuple[Any, ...]:
-    """What the passes of one problem have in common."""
-    return (ctx.index.label(point), point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch)
+    """What the passes of one problem have in common: not keep_gathered, which no forward has."""
+    named = params_without(ctx, point, "keep_gathered")
+    return (named, point.pattern, point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch)
 
 
 def whatever_pass(ctx: Context, points: list[Point]) -> list[Point]:
@@ -218,8 +224,7 @@ def collective_of(point: Point) -> str:
 
 
 def without_collective(ctx: Context, point: Point) -> tuple[Any, ...]:
-    named = {k: v for k, v in ctx.index.params(point).items() if k not in ("collective", "node_size")}
-    return (point.run, point.compute_pass, tuple(sorted((k, str(v)) for k, v in named.items())))
+    return (point.run, point.compute_pass, params_without(ctx, point, "collective", "node_size"))
 
 
 def main_points(ctx: Context) -> Context:

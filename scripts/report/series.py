@@ -29,6 +29,7 @@ def option_defaults() -> dict[str, Any]:
 
 
 DEFAULTS = option_defaults()
+SWITCHES = {"keep_gathered": "rows kept"}  # options without a value: their words, as in src/io/axes.cpp
 LABELLED_APART = {"layout", "collective", "node_size", "pass", "scope"}  # the last two by panels and figures; every other option shows in a label
 STAR = "M0,-1L0.23,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.38L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.23,-0.31Z"
 HOURGLASS = "M-0.9,-0.9L0.9,-0.9L-0.9,0.9L0.9,0.9Z"
@@ -153,7 +154,8 @@ class SeriesIndex:
         params = self.params(point)
         if "layout" in params:
             parts[0] += f" {params['layout']}"
-        parts += [f"{name.replace('_', ' ')} {params[name]}" for name in DEFAULTS if name in params and name not in LABELLED_APART]
+        shown = [name for name in DEFAULTS if name in params and name not in LABELLED_APART]
+        parts += [SWITCHES.get(name) or f"{name.replace('_', ' ')} {params[name]}" for name in shown]
         if "collective" in params:
             parts.append(f"via {collective_name(params)}")
         if point.in_turn:
