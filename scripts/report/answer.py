@@ -157,7 +157,7 @@ def sentences(ctx: Context) -> list[Said]:
 
 
 def both_passes(ctx: Context) -> list[Said]:
-    """How many forwards both passes take: 3.5 by their multiply-adds."""
+    """How many forwards both passes take, and of how many they have the multiply-adds."""
     timed = timed_points(ctx)
     forward = {problem_of(ctx, p): p for p in timed if p.compute_pass == FORWARD}
     pairs = [(p, forward[problem_of(ctx, p)]) for p in timed if p.compute_pass == BOTH and problem_of(ctx, p) in forward]
@@ -165,7 +165,10 @@ def both_passes(ctx: Context) -> list[Said]:
     for (source,), some in group_by(pairs, lambda pair: pair[0].source).items():
         ends = [pick(some, key=lambda pair: pair[0].times(pair[1])[0]) for pick in (min, max)]
         said.append(f"{' to '.join(dict.fromkeys(times_text(*pair) for pair in ends))} ({source})")
-    text = f"A forward and backward pass takes {'; '.join(said)} the time of a forward, with 3.5 times its multiply-adds."
+    counted = [(p.value("work.flops"), ahead.value("work.flops")) for p, ahead in pairs]
+    ratios = sorted(every / some for every, some in counted if every and some)
+    work = f", for {' to '.join(dict.fromkeys(map(ratio_label, (ratios[0], ratios[-1]))))} its multiply-adds" if ratios else ""
+    text = f"A forward and backward pass takes {'; '.join(said)} the time of a forward{work}."
     return [Said(escape(text), tuple(p for pair in pairs for p in pair))] if said else []
 
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
+from report.answer import both_passes
 from report.charts import build_figures, builder_of, check_figure
 from report.claims import judge
 from report.compare import compared_points
@@ -116,7 +117,7 @@ class Figures(unittest.TestCase):
         self.assertEqual(re.findall(r"\(measured, . ranks?, ([a-z ]+)\)", figures["latency"].finding), 2 * PANELS)
         self.assertIn("A backward begins with an output that is there", figures["latency"].caption)
         page = render_page(ctx, list(figures.values()), judge(ctx))
-        self.assertRegex(page, r"<p>A forward and backward pass takes 3\.5× .*\(measured\) the time of a forward, with 3\.5 times its")
+        self.assertRegex(page, r"<p>A forward and backward pass takes 3\.5× .*\(measured\) the time of a forward, for 3\.5× its multiply-adds\.</p>")
         self.assertFalse(figures["communication_tokens"].more)
         bars = {r["label"] for r in rows_of(figures["phases"]) if "64K · P = 4" in r["label"] and "ring" in r["label"]}
         self.assertEqual(bars, {f"64K · P = 4{name}\nring" for name in ("", " · backward", "\nforward and backward")})
@@ -125,6 +126,30 @@ class Figures(unittest.TestCase):
         self.assertEqual(len(rows_of(figures["coverage"])), len(rows_of(figure(passes_sweep("forward"), "coverage"))))
         compared = next(f for f in build_figures(context(records, records), compared=True) if f.name == "latency")
         self.assertEqual(compared.spec["facet"]["sort"], [f"{panel} · run {run}" for panel in PANELS for run in (1, 2)])
+
+    def test_the_first_screen_says_what_both_passes_cost_by_their_own_flops(self) -> None:
+        def mixed(record: dict, mix: str, flops: float) -> dict:
+            other = json.loads(json.dumps(record))
+            other["id"] += mix
+            other["params"] |= {"mix": mix}
+            other["work"]["flops"] = int(flops * other["work"]["flops"])
+            return other
+
+        def said(*records: dict) -> str:
+            return " ".join(one.text for one in both_passes(context([*records])))
+
+        ahead = point("dilated", 8 * K, 2, time_s=1.0)
+        both = of_pass(ahead, "forward_backward")
+        mean = [mixed(ahead, "mean", 1), mixed(both, "mean", 4.5 / 3.5)]
+        takes = "A forward and backward pass takes 3.5× [3.5×, 3.5×] (measured) the time of a forward"
+        self.assertEqual(said(ahead, both), f"{takes}, for 3.5× its multiply-adds.")
+        self.assertEqual(said(*mean), f"{takes}, for 4.5× its multiply-adds.")
+        self.assertEqual(said(ahead, both, *mean), f"{takes}, for 3.5× to 4.5× its multiply-adds.")
+        self.assertEqual(said(ahead, both | {"work": {}}), f"{takes}.")
+        self.assertEqual(said(both), "")
+        kept = both | {"params": both["params"] | {"keep_gathered": True}}
+        self.assertEqual(said(ahead, kept), f"{takes}, for 3.5× its multiply-adds.")
+        self.assertEqual({context([ahead, kept]).index.label(p) for p in context([ahead, kept]).points}, {"dilated", "dilated · rows kept"})
 
     def test_tables_name_other_passes_alone(self) -> None:
         gone = of_pass(refused("ring", M, 2, "skipped_memory", "too large"), "backward")

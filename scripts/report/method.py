@@ -22,8 +22,8 @@ RULES = (
     "A result counts only if it was checked against the reference where the check applies, and if the bytes counted "
     "equal the bytes predicted from the program and, where one is known, by the algorithm's closed form. What the "
     "collectives of MPI or NCCL themselves move is modelled, not counted.",
-    "FLOPs are exact: for each (query, key) pair that the pattern attends 4·head_dim of a forward, 10·head_dim of a backward. Lengths are global, never per "
-    "rank. Tokens: K = 2^10, M = 2^20, B = 2^30.",
+    "FLOPs are exact: for each (query, key) pair that the pattern attends 4·head_dim of a forward, 10·head_dim of a backward (14·head_dim "
+    "in all mixtures but lse, which attend once more). Lengths are global, never per rank. Tokens: K = 2^10, M = 2^20, B = 2^30.",
     "Bytes per rank are the maximum over ranks of the bytes sent in one pass.",
     "A point on one device in the place of all ranks (mode virtual) walks their programs one after another: its time is "
     "the sum of their attends, packs and merges, its memory that of one rank at a time. What other ranks would send is "

@@ -59,7 +59,7 @@ GLOSSARY: list[tuple[str, object]] = [
     ("[a, b]", "behind a ratio, a rise or an exponent: how far the intervals of its medians leave it open; of simulated ratios the model’s bands. None where a point has fewer than five samples, nor of exponents of simulated lines, whose times have no scatter"),
     ("one device in the place of P ranks", "it computes their parts one after the other: every number is computed, no message is sent"),
     ("pairs", "of query and key, which attention computes; dilated attention has fewer"),
-    ("FLOPs", "additions and multiplications: for each pair of query and key 4·head_dim of a forward, 10·head_dim of a backward"),
+    ("FLOPs", "additions and multiplications: for each pair of query and key 4·head_dim of a forward, 10·head_dim of a backward (14·head_dim in all mixtures but lse)"),
     ("layers of dependency", "attention layers until every token can have heard from every other"),
     ("beyond the kernel table", "a simulated time that takes a kernel, a product or a function of a model at a size that the cluster has no figure of: a guess"),
     ("disturbed", "something else ran beside the point, so that its time decides nothing"),

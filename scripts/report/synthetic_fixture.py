@@ -153,13 +153,15 @@ def point(
 
 
 def of_pass(record: dict[str, Any], name: str) -> dict[str, Any]:
-    """The record's problem in another pass: a backward takes 2.5 times as long as its forward and sends three times its bytes."""
+    """The record's problem in another pass: a backward takes 2.5 times as long as its forward, for 2.5 times its FLOPs, and
+    sends three times its bytes."""
     time, sent = {"backward": (2.5, 3), "forward_backward": (3.5, 4)}[name]
     other = json.loads(json.dumps(record))
     other["id"] = f"{name[:4]}{record['id'][4:]}{time}"
     other["params"]["pass"] = name
     other["timing"] |= {k: v * time for k, v in record["timing"].items() if k.endswith("_s") and isinstance(v, float)}
     other["timing"]["samples_s"] = [v * time for v in record["timing"].get("samples_s") or []]
+    other["work"] |= {k: int(v * time) for k, v in record["work"].items() if k == "flops" and v}
     other["comm"] |= {k: v * sent for k, v in record["comm"].items() if k.endswith("bytes_per_rank") and v}
     other["comm"]["collectives_used"] = ["all_gather: native", "reduce_scatter: linear"]
     other["check"]["gradients"] = {"dq_rel_l2_error": 5e-7, "dk_rel_l2_error": 4e-7, "dv_rel_l2_error": 3e-7}
