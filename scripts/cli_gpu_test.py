@@ -73,9 +73,9 @@ class Gpu(Case):
     def test_passes(self):
         sweep = (*MODEL, "--set", "sweep.seq_len=256", "--set", "sweep.ranks=2", "--set", "sweep.algorithm=dilated,ring",
                  "--set", "sweep.pass=backward,forward_backward", "--set", "sweep.kernel=cuda,cudnn")
-        result, _ = self.run_config("h100-8", *sweep, gpus=2)
+        result, _ = self.run_config("h100-8", *sweep, "--set", "sweep.keep_gathered=false,true", gpus=2)
         points = result["points"]
-        self.assertEqual(len(points), 8)
+        self.assertEqual(len(points), 12)
         self.assert_all_ok(points)
         digests = {}
         for p in points:

@@ -20,6 +20,10 @@ import unittest
 
 from cli_case import LNBENCH, MPIRUN, ROOT, SMALL, Case, lnbench
 
+# Two branches: their gradients of a query have the same sum in either order.
+PASSES = ("--set", "sweep.pass=forward,backward,forward_backward", "--set", "sweep.keep_gathered=false,true",
+          "--set", "sweep.seq_len=256", "--set", "dilated.segments=64,sequence")
+
 
 def read_terminal(process, master):
     text = b""
@@ -35,6 +39,19 @@ class SmallRun(Case):
         done = self.expect(code, "run", self.config, "-o", folder, "--ranks", "2", *args, **more)
         return folder, done
 
+
+    def assert_right_passes(self, folder, count):
+        """Of one problem on the same ranks, by each algorithm. Rows that are kept change what is sent, and no gradient."""
+        names = {"algorithm": None, "pass": "forward", "keep_gathered": False}
+        points = {tuple(p["params"].get(*name) for name in names.items()): p for p in self.result(folder)["points"]}
+        self.assertEqual(len(points), count)
+        for (algorithm, name, kept), p in points.items():
+            self.assertEqual(p["status"], "ok", p["reason"])
+            self.assert_right_pass(p, points[algorithm, "forward", False], name)
+            if kept:
+                again = points[algorithm, name, False]
+                self.assertEqual(p["content"], again["content"])
+                self.assertLess(p["comm"]["predicted_bytes_per_rank"], again["comm"]["predicted_bytes_per_rank"])
 
     def assert_right_pass(self, p, forward, name):
         """`forward`: the point of the same problem."""
@@ -143,14 +160,8 @@ class Run(SmallRun):
         self.assertRegex(error, rf'CONFIG is required\n  hint: [^\n]*"command" of {re.escape(str(folder))}/run\.json\n$')
 
     def test_passes(self):
-        folder, done = self.run_small("--set", "sweep.pass=forward,backward,forward_backward", "--set", "sweep.seq_len=256",
-                                      "--set", "sweep.algorithm=dilated,ring,ulysses", "--set", "sweep.ranks=2")
-        points = {(p["params"]["algorithm"], p["params"].get("pass", "forward")): p for p in self.result(folder)["points"]}
-        self.assertEqual(len(points), 9)
-        for (algorithm, name), p in points.items():
-            forward = points[algorithm, "forward"]
-            self.assertEqual(p["status"], "ok", p["reason"])
-            self.assert_right_pass(p, forward, name)
+        folder, done = self.run_small(*PASSES, "--set", "sweep.algorithm=dilated,ring,ulysses", "--set", "sweep.ranks=2")
+        self.assert_right_passes(folder, 11)
         self.assertIn("backward", done.stdout)
         self.assert_valid(folder)
 
@@ -348,12 +359,8 @@ class Mpi(SmallRun):
 
     def test_passes_under_mpirun(self):
         folder = str(self.path / "mpi")
-        self.expect(0, "run", self.config, "-o", folder, "--set", "sweep.ranks=3", "--set", "sweep.seq_len=256",
-                    "--set", "sweep.algorithm=dilated,ring", "--set", "sweep.pass=forward,backward,forward_backward", ranks=3)
-        points = {(p["params"]["algorithm"], p["params"].get("pass", "forward")): p for p in self.result(folder)["points"]}
-        self.assertEqual({p["status"] for p in points.values()}, {"ok"})
-        for (algorithm, name), p in points.items():
-            self.assert_right_pass(p, points[algorithm, "forward"], name)
+        self.expect(0, "run", self.config, "-o", folder, *PASSES, "--set", "sweep.algorithm=dilated,ring", "--set", "sweep.ranks=3", ranks=3)
+        self.assert_right_passes(folder, 8)
 
     def test_a_model_under_mpirun(self):
         folder = str(self.path / "mpi")

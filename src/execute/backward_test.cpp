@@ -2,6 +2,7 @@
 // double; what each run counted against its account and closed form; laws that hold for any input.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -326,6 +327,7 @@ TEST(Backward, KeptRowsGiveTheSameBits) {
     for (int ranks = 1; ranks <= 9; ++ranks) {
       problem.causal = ranks % 2 == 0;
       pattern.branches = {{16, 1}, {problem.seq_len, 3}};
+      pattern.mix = std::array{MixRule::kLse, MixRule::kMean, MixRule::kSum}[size_t(ranks % 3)];
       Case c{.problem = problem, .pattern = pattern, .ranks = ranks, .kernel = "cpu"};
       const BackwardRun again = run_backward(c);
       c.options.keep_gathered = true;

@@ -196,11 +196,12 @@ void expect_no_allocation_once_warm(const Schedule& schedule, int ranks, int thr
 
 TEST(Executor, AllocatesNothingOnceWarm) {
   for (const AlgorithmInfo& algorithm : algorithms())
-    for (const Pass pass : {Pass::kForward, Pass::kForwardBackward}) {
-      const Case c{std::string(algorithm.name),
-                   {.seq_len = 600, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
-                   {.branches = {{100, 2}, {600, 4}}},
-                   algorithm.one_rank_only ? 1 : 4};
+    for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kForwardBackward}) {
+      Case c{std::string(algorithm.name),
+             {.seq_len = 600, .num_heads = 4, .num_kv_heads = 4, .head_dim = 16},
+             {.branches = {{100, 2}, {600, 4}}},
+             algorithm.one_rank_only ? 1 : 4};
+      c.options.keep_gathered = pass == Pass::kBackward;
       ASSERT_EQ(why_no_program(algorithm, sharded(c), pass), "");
       const Schedule schedule = lower_collectives(make_schedule(algorithm, sharded(c), pass),
                                                   parse_collective(c.collective));

@@ -158,6 +158,11 @@ TEST(DeviceExecutorTest, BothPassesOfEveryAlgorithm) {
   for (const MixRule mix : {MixRule::kMean, MixRule::kSum, MixRule::kLseDetached})
     EXPECT_TRUE(run_device_case(
         {.algorithm = "dilated", .ranks = 2, .mix = mix, .pass = Pass::kForwardBackward}));
+  EXPECT_TRUE(run_device_case({.algorithm = "dilated",
+                               .ranks = 3,
+                               .causal = true,
+                               .pass = Pass::kForwardBackward,
+                               .keep_gathered = true}));
 }
 
 // Counts the rows of dQ, dK and dV that the blocks of a backward attend write; each once.
@@ -345,21 +350,19 @@ TEST(DeviceWalkTest, PlansAreKeptAndRowsOfAnEarlierUnitAreNot) {
 
 // What a rank would send to others is added to their rows.
 TEST(DeviceWalkTest, GradientsThatRanksShareAreThoseOfTheDefinition) {
-  struct Walked {
-    const char* name;
-    Pass pass = Pass::kForwardBackward;
-    bool keep_gathered = false;
-  };
-  for (const Walked& walked :
-       {Walked{"dilated"}, Walked{"ring"}, Walked{"dilated", Pass::kForwardBackward, true},
-        Walked{"dilated", Pass::kBackward, true}}) {
-    const char* const name = walked.name;
-    ShardedProblem s = device_problem({.algorithm = name, .ranks = 5});
-    s.options.keep_gathered = walked.keep_gathered;
+  constexpr Pass kBoth = Pass::kForwardBackward;
+  const DeviceCase cases[] = {
+      {.algorithm = "dilated", .ranks = 5, .pass = kBoth},
+      {.algorithm = "ring", .ranks = 5, .pass = kBoth},
+      {.algorithm = "dilated", .ranks = 5, .pass = kBoth, .keep_gathered = true},
+      {.algorithm = "dilated", .ranks = 5, .pass = Pass::kBackward, .keep_gathered = true}};
+  for (const DeviceCase& c : cases) {
+    const std::string& name = c.algorithm;
+    const ShardedProblem s = device_problem(c);
     const auto schedule_for = [&](int64_t batches) {
       ShardedProblem part = s;
       part.problem.batch = batches;
-      return lower_collectives(make_schedule(find_algorithm(name), part, walked.pass),
+      return lower_collectives(make_schedule(find_algorithm(name), part, c.pass),
                                parse_collective("native"));
     };
     MemoryLedger ledger;

@@ -29,7 +29,10 @@ ShardedProblem device_problem(const DeviceCase& c) {
   if (algorithm.pattern == PatternKind::kDilated)
     pattern = {.branches = {{40, 1}, {100, 3}, {211, 7}}, .mix = c.mix};
   if (algorithm.pattern == PatternKind::kSparse) pattern = sparse_pattern(24, 5);
-  return {p, pattern, {p.seq_len, c.ranks, c.layout}};
+  return {.problem = p,
+          .pattern = pattern,
+          .layout = {p.seq_len, c.ranks, c.layout},
+          .options = {.keep_gathered = c.keep_gathered}};
 }
 
 namespace {

@@ -15,6 +15,7 @@ struct DeviceCase {
   MixRule mix = MixRule::kLse;
   DType output_dtype = DType::kFloat32;
   Pass pass = Pass::kForward;
+  bool keep_gathered = false;
 };
 ShardedProblem device_problem(const DeviceCase& c);
 
