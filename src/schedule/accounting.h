@@ -15,7 +15,7 @@ struct RankAccount {
   double flops = 0;       // 4 head_dim per pair, 10 head_dim in a backward pass; and gemm_flops
   double gemm_flops = 0;  // 2 per multiply-add of a model's products
   int64_t bytes_sent = 0, bytes_received = 0;
-  int64_t messages_sent = 0;  // non-empty ones
+  int64_t messages_sent = 0;                     // non-empty ones
   std::map<std::string, int64_t> memory_by_tag;  // bytes of all slots, by SlotTag
   int64_t memory_bytes() const { return total_bytes(memory_by_tag); }
 };

@@ -25,8 +25,8 @@ class FairShare {
   FairShare(const std::vector<double>& capacities, int most_links);
 
   // A flow over these links, at `most` (finite) at any time; its number, which may be that of one
-  // that has stopped. Its rate is 0 until update(), or `most` at once where no link can slow it. One
-  // that uses a link twice (in a collapsed topology) takes twice its rate from it.
+  // that has stopped. Its rate is 0 until update(), or `most` at once where no link can slow it.
+  // One that uses a link twice (in a collapsed topology) takes twice its rate from it.
   Flow start(std::span<const int> links, double most);
   void stop(Flow flow);
   void set_capacity(int link, double capacity);
