@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Calibrates this machine, predicts points that no calibration has seen, measures them for real and
 # compares: attention and training steps of models on one host, and attention on two network
-# namespaces with limited links (scripts/netns.sh) where root allows it. For a quiet machine: twenty
-# minutes on two cores.
+# namespaces with limited links (scripts/netns.sh) where root allows it. For a quiet machine: 23 minutes
+# on two cores.
 #   scripts/validate_real.sh [-o DIR] [--quick] [--parts "one-host models hosts"]
 #                            (default: results/<utc>-validation, all parts)
 # Writes DIR/{validation.json, validation.md, of models validation-models.*, one-host.json, hosts.json

@@ -58,6 +58,7 @@ function(longnet_test_options target level)
   if(NOT TARGET ${headers})
     file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/empty.cpp CONTENT "")
     add_library(${headers} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/empty.cpp)
+    # Compiled as executables are: an object library would get -fPIC.
     set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_link_libraries(${headers} PRIVATE longnet_options GTest::gmock)
     target_compile_options(${headers} PRIVATE -fPIE $<$<CONFIG:Release>:${level}> $<$<CONFIG:Sanitizer>:-g0>)

@@ -213,7 +213,7 @@ def claims_section(claims: list[Claim], figures: list[Figure]) -> str:
         "<p>Each status is computed from the points of this report, one source at a time. The badge is that of the strongest "
         'source that tested the claim: measured before replayed, extrapolated and simulated; “computed”: nothing is timed. '
         f'{"; ".join(f"“{status.capitalize()}”: {text}" for status, text in MEANING.items())}. '
-        "Times and bytes are those of forward passes, but for the claim about backward. What the paper says of the quality of language models (section 4) is not tested.</p>"
+        "Times and bytes are those of forward passes where the evidence names no other pass. What the paper says of the quality of language models (section 4) is not tested.</p>"
         f"{definition_list(GLOSSARY)}"
         '<div class="scroll" tabindex="0" role="region" aria-label="claims">'
         f'<table class="claims"><caption>the claims, and what this report’s points say of them</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'

@@ -71,6 +71,7 @@ TEST(ProgramRows, PoisonLeavesNothingButTheInputs) {
   const uint64_t filled = fill_inputs(*bound, *worker);
   poison(*bound, *worker);
   EXPECT_EQ(digest_inputs(*bound, *worker), filled);
+  EXPECT_FALSE(written_memory(*bound).empty());
   for (const std::span<std::byte> bytes : written_memory(*bound))
     EXPECT_THAT(bytes, Each(std::byte{0xFF}));
   for (const auto& gradient : {Tensor::kQuery, Tensor::kKey, Tensor::kValue})

@@ -12,6 +12,7 @@
 // fills zeros), so it carries what this rank alone gives. Sums are in double and in the order of
 // ranks.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -1,5 +1,6 @@
 #include "io/compare.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_map>
 

@@ -1,5 +1,6 @@
 #include "io/record_table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <sstream>

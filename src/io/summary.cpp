@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "core/check.h"
 #include "io/agreement.h"
 #include "io/axes.h"
 #include "io/disturbed.h"

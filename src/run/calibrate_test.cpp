@@ -191,7 +191,8 @@ TEST(Calibrate, MeasuredAttentionReplacesPublishedRows) {
   EXPECT_EQ(now.device.backward_splits.at("cuda").value, KernelSplit::kBoth);
   EXPECT_EQ(now.merge, MergeKind::kFused);
   EXPECT_EQ(cluster_to_json(parse_cluster(cluster_to_json(now), "again")), cluster_to_json(now));
-  EXPECT_EQ(now.device.attend.size(), h100().device.attend.size() - 4 + 2);  // for those of it
+  // Two measured rows replace four of the file's.
+  EXPECT_EQ(now.device.attend.size(), h100().device.attend.size() - 4 + 2);
   EXPECT_NE(now.description.find("GPU X"), std::string::npos);
   EXPECT_THROW(with_measured_kernels(h100(), file.path(), "cudnn"), UsageError);
   EXPECT_THROW(with_measured_link(h100(), file.path()), UsageError);

@@ -1,5 +1,6 @@
 #include "run/sweep.h"
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <tuple>

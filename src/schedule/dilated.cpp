@@ -35,10 +35,10 @@
 namespace longnet {
 namespace {
 
-// Summary rows of every segment go to every rank (the Sparse Transformer's pattern).
+// True when some rank gathers rows of this branch.
 bool gathers_somewhere(const ShardedProblem& sharded, const BranchRows& rows) {
   const int world = sharded.layout.world_size();
-  if (rows.is_summary()) return world > 1;
+  if (rows.is_summary()) return world > 1;  // of every segment to every rank
   for (Rank p = 1; p < world; ++p) {
     const TokenInterval shard = sharded.layout.interval(p);
     if (!shard.empty() && shard.begin % rows.segment_length() != 0) return true;

@@ -18,7 +18,7 @@ FairShare::FairShare(const std::vector<double>& capacities, int most_links)
 
 void FairShare::set(Link& link, double capacity) {
   link.capacity = capacity;
-  link.most_asked = capacity * (1 + 1e-12);
+  link.most_asked = capacity * kSameRate;
 }
 
 FairShare::Flow FairShare::start(std::span<const int> links, double most) {
@@ -101,7 +101,6 @@ double FairShare::least_limit() const {
 }
 
 void FairShare::fill() {
-  constexpr double kSame = 1 + 1e-12;  // links that offer the same are full together
   double limit = least_limit();
   for (size_t fixed = 0; fixed < component_flows_.size();) {
     double least = limit;
@@ -112,7 +111,7 @@ void FairShare::fill() {
     full_.clear();
     for (const int i : component_links_) {
       const Link& l = links_[size_t(i)];
-      if (l.open > 0 && l.left / l.open <= least * kSame) full_.push_back(i);
+      if (l.open > 0 && l.left / l.open <= least * kSameRate) full_.push_back(i);
     }
     for (const int i : full_)
       for (uint32_t user = links_[size_t(i)].first_user; user != kNoSlot; user = uses_[user].next) {
@@ -120,9 +119,9 @@ void FairShare::fill() {
         fix(uses_[user].flow, least);
         ++fixed;
       }
-    if (limit > least * kSame) continue;
+    if (limit > least * kSameRate) continue;
     for (const Flow flow : component_flows_) {
-      if (flows_[flow].fixed || flows_[flow].most > least * kSame) continue;
+      if (flows_[flow].fixed || flows_[flow].most > least * kSameRate) continue;
       fix(flow, least);
       ++fixed;
     }

@@ -18,6 +18,8 @@
 
 namespace longnet {
 
+inline constexpr double kSameRate = 1 + 1e-12;  // rates that rounding alone keeps apart are equal
+
 class FairShare {
  public:
   using Flow = uint32_t;
@@ -63,9 +65,9 @@ class FairShare {
   struct State {
     double most = 0;
     uint32_t num_uses = 0;
+    bool fixed = false;
     uint64_t round = 0;  // of update(), in which it was last collected
     double rate = 0;
-    bool fixed = false;
   };
   struct Link {
     double capacity = 0, left = 0;
@@ -73,8 +75,8 @@ class FairShare {
     uint32_t first_user;               // in uses_
     int users = 0;
     int open = 0;  // of them, those whose flow has no rate yet
-    uint64_t round = 0;
     bool dirty = false;
+    uint64_t round = 0;
     bool slows() const { return asked > most_asked; }
   };
   std::span<Use> uses_of(Flow flow) {

@@ -60,9 +60,7 @@ void Network::seal() {
     Channel& c = channels_[i];
     const size_t first = links.size();
     for (const int link : links_of(c)) {
-      const double capacity = capacities[size_t(link)];
-      if (asked[size_t(link)] <= capacity * (1 + 1e-12)) continue;
-      links.push_back(link);
+      if (asked[size_t(link)] > capacities[size_t(link)] * kSameRate) links.push_back(link);
     }
     c.alone = links.size() == first && !kind_.pauses;
     c.timed = c.alone && kind_.alone_is_fast;

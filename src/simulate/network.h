@@ -73,7 +73,7 @@ class Network {
     uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
     uint32_t message = kNoSlot;  // the one that has the channel: it flows, but for pauses
     uint32_t flow = kNoSlot;     // of share_ and flows_, while the message flows
-    double left = 0;             // of the message, bytes, when it began to flow
+    double left = 0;             // of the message, bytes, when it last began to flow
     double free_at = 0;          // when the message before is over
   };
   static_assert(sizeof(Channel) == 64);
