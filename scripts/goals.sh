@@ -2,7 +2,7 @@
 # Measures what the suite holds itself to and prints each ratio beside its goal: kernels against the machine's peak,
 # a dilated forward against its attends, both passes against a forward, two ranks against one, also of a training step,
 # and its ops against it, a walk over virtual ranks against its attends, the simulator's seconds and memory.
-# About seventeen minutes on two quiet cores.
+# About 25 minutes on two quiet cores.
 #   scripts/goals.sh [FOLDER]      (default: build/goals/REVISION; finished runs in it are used again, and named)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
