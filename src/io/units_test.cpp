@@ -6,7 +6,6 @@
 #include <random>
 
 #include "core/testing/test_support.h"
-#include "io/sha256.h"
 #include "json/text.h"
 
 namespace longnet {
@@ -80,11 +79,6 @@ TEST(Duration, Parses) {
 TEST(Utc, HasItsTwoForms) {
   EXPECT_EQ(utc_rfc3339().size(), std::string("2026-11-20T22:56:00Z").size());
   EXPECT_EQ(utc_compact().size(), std::string("20261120T225600Z").size());
-}
-
-TEST(Sha256, KnownDigests) {  // FIPS 180-2, appendix B
-  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
 TEST(DidYouMean, FindsSlipsOnly) {
