@@ -202,8 +202,8 @@ def line_text(kind: Kind, x: str, line: list[Row]) -> str:
 
 
 def columns_of(drawing: Drawing) -> int:
-    """Panels side by side."""
-    return 3 if len(drawing.panels) == 3 else 2
+    """Panels side by side: at most two rows, which fit a screen."""
+    return 3 if len(drawing.panels) in (3, 5, 6) else 2
 
 
 def width_of(drawing: Drawing) -> int:
@@ -294,6 +294,8 @@ def in_panels(meta: dict[str, Any], drawing: Drawing, compared: list[str]) -> Dr
     runs = len({place[-1] for place in places}) if axes[-1] == "run" else 1
     held = spread([place[: -1 if runs > 1 else None] for place in places], max(1, limit // runs))  # each of them of every run
     kept = [place for place in every if place[: -1 if runs > 1 else None] in held]
+    if len({place[0] for place in kept}) == 3:  # side by side
+        kept.sort(key=lambda place: place[1:])
     left = "" if kept == every else f"Panels: {', '.join(map(name, kept))}; the others are in the table."
     rows = [
         row | {"panel": name(values)}
