@@ -43,12 +43,14 @@ LONGNET_HOST_DEVICE inline uint64_t hash_word(uint64_t w, uint64_t key) {
   return wide_product(uint32_t(w) + uint32_t(key), uint32_t(w >> 32) + uint32_t(key >> 32));
 }
 
-// `token` counts through the whole batch, as in RowKey.
+// `token` counts through the whole batch, as in RowKey. A tensor's third bit is the topmost one,
+// apart from those of the head.
 LONGNET_HOST_DEVICE inline uint64_t row_name(uint32_t tensor, int64_t head, int64_t token) {
-  return mix64(uint64_t(token) * 0x9E3779B97F4A7C15u + (uint64_t(head) << 2 | tensor));
+  const uint64_t place = uint64_t(tensor >> 2) << 63 | uint64_t(head) << 2 | (tensor & 3);
+  return mix64(uint64_t(token) * 0x9E3779B97F4A7C15u + place);
 }
 
-inline constexpr uint32_t kOutputTensor = 3;  // follows the values of enum Tensor
+inline constexpr uint32_t kOutputTensor = 3;  // which no value of enum Tensor is
 
 // Hash of an output row whose words hash to `words` and whose LSE has these bits (0 without one).
 LONGNET_HOST_DEVICE inline uint64_t output_row_hash(uint64_t words, uint32_t lse_bits, int64_t head,

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "kernels/cpu/machine_peak.h"
@@ -78,6 +79,14 @@ TEST(RowWorker, InputDigestDependsOnRowsAndNotOnTheirOrder) {
   EXPECT_NE(worker->digest({&task, 1}, f, 1), whole);
   task.head = 3;
   EXPECT_NE(worker->digest({&task, 1}, f, 1), whole);
+}
+
+TEST(RowWorker, RowsHaveNamesOfTheirOwn) {
+  std::set<uint64_t> names;
+  for (const uint32_t tensor : {0u, 1u, 2u, kOutputTensor, uint32_t(Tensor::kGradOut)})
+    for (int64_t head = 0; head < 16; ++head)
+      for (int64_t token = 0; token < 16; ++token) names.insert(row_name(tensor, head, token));
+  EXPECT_EQ(names.size(), 5u * 16 * 16);
 }
 
 struct WorkerOutput {
