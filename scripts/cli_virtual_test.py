@@ -154,7 +154,11 @@ class Virtual(Case):
         self.assert_valid(folder)
         cut = pathlib.Path(folder)
         self.assertFalse(list(cut.glob("*.sums*")))  # nothing is left to add to
-        self.assertIn("--replay", self.walk("--replay", "1", "--ranks", "2", config=config, out="replayed", code=1)[1].stdout)
+        some, _ = self.walk("--replay", "1,6", "--filter", "ranks == 16", config=config, out="replayed")
+        for p in self.points(some).values():
+            self.assertEqual((p["source"], p["status"], len(p["per_rank"])), ("replayed", "ok", 2), p["reason"])
+            self.assertGreater(p["check"]["gradients"]["keys"], 4)
+        self.assert_valid(some)
         out = self.path / "cut"
         journal = self.killed_walk(config, out, "--filter", "ranks == 16")
         before = journal.read_text()

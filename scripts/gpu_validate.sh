@@ -4,7 +4,7 @@
 #   scripts/gpu_validate.sh [-o DIR] [--archive FILE.tar.gz] [--minutes 9] [--build-only] [--skip STAGES]
 #                           [--part 1|2|3]
 #
-# A machine that is lent for half an hour, ten minutes a call: the three parts one after the other with
+# Where a job may take ten minutes: the three parts one after the other with
 # one DIR. 1: all checks, and the baseline; 2: cuda_sm90a, a billion tokens, figure 5; 3: sweeps,
 # ranks that share the GPU, sanitizers. Without --part: all stages.
 #

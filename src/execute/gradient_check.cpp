@@ -47,7 +47,8 @@ double length(std::span<const double> v) {
 
 }  // namespace
 
-KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& queries) {
+KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& queries,
+                      const std::set<Rank>& running) {
   const AttentionProblem& p = s.problem;
   KeyChoice out;
   if (s.pattern.mix != MixRule::kLse) return out;  // a branch's own delta does not last
@@ -61,7 +62,7 @@ KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& q
   std::map<std::array<int64_t, 3>, bool> strata;  // (kind, branch or rank, K/V head): has a key
   for (Rank r = 0; r < ranks; ++r)
     for (int64_t h = 0; h < p.num_kv_heads && !shards[size_t(r)].empty(); ++h)
-      strata[{kRank, r, h}] = false;
+      if (running.empty() || running.contains(r)) strata[{kRank, r, h}] = false;
   const auto is_full = [&] { return int64_t(out.keys.size()) >= kMostKeys; };
   const auto add = [&](const KeySample& key) {
     if (std::ranges::count(out.keys, key) > 0) return true;

@@ -8,6 +8,7 @@
 #pragma once
 #include <array>
 #include <functional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -31,10 +32,11 @@ struct KeyChoice {
 inline constexpr int64_t kFewestKeys = 32, kKeysPerRank = 8, kMostKeys = 256;
 // Chooses one key of each stratum and, spread over the queries, so many more that there are
 // kFewestKeys, or kKeysPerRank of each rank: a rank adds what its own queries give to each key.
-// None in a mixture by sum or mean.
+// None in a mixture by sum or mean. `ranks`: those that run, empty: all.
 //
 //   4 K/V heads on 2 ranks, 3 branches: 12 + 8 strata, and 32 keys
-KeyChoice choose_keys(const ShardedProblem& sharded, const std::vector<QuerySample>& queries);
+KeyChoice choose_keys(const ShardedProblem& sharded, const std::vector<QuerySample>& queries,
+                      const std::set<Rank>& ranks = {});
 
 // Returns the part of the keys' dK and dV that the rank's own queries add, from O and L of the rows
 // whose delta the program takes. `problem`: the program's, or one whose batch contains its batch.

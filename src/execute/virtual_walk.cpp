@@ -33,7 +33,7 @@ class VirtualWalk final : public UnitWalk {
   };
 
   void execute(const Samples* samples, double share, ShardOutcome& out) override {
-    const auto [bound, forward] = prepare(out);
+    const auto [bound, forward] = prepare(samples != nullptr, out);
     const Compare compare = [&](const ExpectedRows& rows) { return compare_samples(*bound, rows); };
     std::future<ExpectedRows> expected;
     if (samples) inspect_poisoned(*bound, *samples, compare, out);
@@ -42,21 +42,21 @@ class VirtualWalk final : public UnitWalk {
       Stopwatch watch(out.times.generate_s);
       out.input_digest = fill_inputs(*bound, *worker_);
     }
-    if (forward) make_output(*forward, *bound, out);
+    if (forward && samples) make_output(*forward, *bound, out);
     ShareChoice choice;
     if (!samples) choice = choose_share(*bound, share, threads_);
     out.share = choice.share;
     for (size_t i = 0; i < bound->program().ops.size(); ++i)
       if (samples)
-        run_op(*bound, i, bound->op(i).attends, out);
+        run_op(*bound, i, bound->op(i).attends, bound->op(i).backwards, out);
       else if (choice.runs[i])
-        run_op(*bound, i, choice.attends[i], out);
+        run_op(*bound, i, choice.attends[i], choice.backwards[i], out);
     if (samples) inspect(*bound, expected, compare, out);
     if (samples && has_backward(bound->program().pass))
       gradients_->inspect(*bound, *samples, keys(), out);
   }
 
-  Programs prepare(ShardOutcome& out) {
+  Programs prepare(bool whole, ShardOutcome& out) {
     Programs programs;
     {
       Stopwatch watch(out.times.bind_s);
@@ -75,7 +75,7 @@ class VirtualWalk final : public UnitWalk {
                                               std::move(memory));
       };
       const Pass pass = program.pass;
-      if (has_backward(pass)) gradients_->begin(schedule, out.unit);
+      if (has_backward(pass) && whole) gradients_->sums_of(schedule, out.unit);
       programs.bound = bind(std::move(program));
       if (schedule.forward) programs.forward = bind(schedule.forward(out.unit.rank));
       require_supported(*kernel_, *programs.bound);
@@ -96,16 +96,16 @@ class VirtualWalk final : public UnitWalk {
     ShardOutcome aside;
     Stopwatch watch(out.times.output_s);
     for (size_t i = 0; i < forward.program().ops.size(); ++i)
-      run_op(forward, i, forward.op(i).attends, aside);
+      run_op(forward, i, forward.op(i).attends, {}, aside);
     watch.stop();
     Stopwatch poisoning(out.times.poison_s);
     poison(backward, *worker_);
     worker_->poison(workspace_.bytes(), threads_);
   }
 
-  // `attends`: those of its tasks that run.
+  // `attends`, `backwards`: those of its tasks that run.
   void run_op(const BoundProgram& bound, size_t op, std::span<const AttendGrid> attends,
-              ShardOutcome& out) {
+              std::span<const BackwardGrid> backwards, ShardOutcome& out) {
     const Action& what = bound.program().ops[op].what;
     if (moves_gradients(bound.program(), what)) {
       Stopwatch watch(out.times.receive_s);
@@ -124,7 +124,7 @@ class VirtualWalk final : public UnitWalk {
       if (!attends.empty()) kernel_->attend(attends, bound.options(), threads_, workspace_.bytes());
     } else if (std::holds_alternative<AttendBackward>(what)) {
       Stopwatch watch(out.times.attend_backward_s);
-      if (const auto& backwards = bound.op(op).backwards; !backwards.empty())
+      if (!backwards.empty())
         kernel_->attend_backward(backwards, bound.options(), threads_, workspace_.bytes());
     } else {
       Stopwatch watch(std::holds_alternative<Merge>(what) ? out.times.merge_s : out.times.pack_s);
@@ -146,11 +146,11 @@ std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank) 
   return most;
 }
 
-std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
-                                           const std::vector<Rank>& ranks) {
+std::map<std::string, int64_t> walk_memory(const Schedule& schedule, const std::vector<Rank>& ranks,
+                                           bool in_part) {
   std::map<std::string, int64_t> most;
   for (const Rank rank : ranks) raise(most, slot_memory(schedule, rank));
-  if (!ranks.empty() && has_backward(schedule.program(ranks[0]).pass))
+  if (!ranks.empty() && !in_part && has_backward(schedule.program(ranks[0]).pass))
     if (const int64_t bytes = SharedGradients::bytes(schedule); bytes > 0)
       most[SharedGradients::kTag] = bytes;
   return most;
@@ -186,6 +186,8 @@ UnitWalk::UnitWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
       problem_(problem),
       make_schedule_(std::move(make_schedule)) {}
 UnitWalk::~UnitWalk() = default;
+
+void UnitWalk::end_with(Rank last) { gradients_->end_with(last); }
 
 std::span<std::byte> UnitWalk::sums_after(const WalkUnit& unit) {
   return gradients_->sums_of(schedule_for(unit), unit);

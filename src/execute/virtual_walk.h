@@ -41,17 +41,22 @@ namespace longnet {
 //   tasks as many as make 0.64 of it, in rounds of `at_once`; the receives that fill its keys, and
 //   the merge that follows it.
 
-// Pairs and merges of what was run, and of everything: seconds scale by their ratios.
+// What was run, and everything: seconds scale by their ratios.
 struct WalkShare {
-  double pairs = 0, all_pairs = 0;
-  int64_t merges = 0, all_merges = 0;
-  // Seconds of the forward pass, had everything been run.
-  double forward_s(double attend_s, double merge_s, double pack_s) const;
+  struct Part {
+    double run = 0, all = 0;
+    double scale() const { return run > 0 ? all / run : 1; }
+  };
+  Part pairs, backward_pairs, merges;  // pairs: of the forward pass
+  bool is_whole() const { return pairs.all + backward_pairs.all == 0; }  // all ran, none counted
+  double flops_share() const;
 };
 
 struct ShareChoice {
-  std::vector<bool> runs;                        // true for the ops to run
-  std::vector<std::vector<AttendGrid>> attends;  // by op: the tasks to run of an attend
+  std::vector<bool> runs;  // true for the ops to run
+  // By op: the tasks to run of an attend, of the forward and the backward pass.
+  std::vector<std::vector<AttendGrid>> attends;
+  std::vector<std::vector<BackwardGrid>> backwards;
   WalkShare share;
 };
 
@@ -74,11 +79,12 @@ struct WalkTimes {
   // The pass itself; pack: also resets and deltas.
   double attend_s = 0, attend_backward_s = 0, pack_s = 0, merge_s = 0;
   double summarize_s = 0, check_s = 0, wall_s = 0;
-  double pass_s() const { return attend_s + attend_backward_s + pack_s + merge_s; }
+  // Seconds of the pass, had everything been run.
+  double pass_s(const WalkShare& share) const;
 };
 
 // Digests, errors and laws of a unit's gradients: of all rows of dQ, and of those of dK and dV that
-// are complete. A sequence's last rank completes the others.
+// are complete. The last rank that is walked completes the others.
 struct GradientOutcome {
   std::array<uint64_t, 3> digests{};  // dQ, dK, dV
   GradientErrors errors{};
@@ -113,9 +119,9 @@ struct ShardOutcome {
 // Bytes of a rank's slots by tag; for a backward pass alone also of the forward pass before it.
 std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank);
 // Bytes that a walk of these ranks holds for one rank's slots and for gradients that ranks share,
-// by tag: each slot is rounded up to 64.
-std::map<std::string, int64_t> walk_memory(const Schedule& schedule,
-                                           const std::vector<Rank>& ranks);
+// by tag: each slot is rounded up to 64. `in_part`: of a share, which gives no gradients.
+std::map<std::string, int64_t> walk_memory(const Schedule& schedule, const std::vector<Rank>& ranks,
+                                           bool in_part = false);
 
 // True for an op that sends or receives sums of dK and dV.
 bool moves_gradients(const RankProgram& program, const Action& what);
@@ -139,7 +145,11 @@ class UnitWalk {
   }
   // Compares dK and dV of these keys, each in the unit that completes its row.
   void compare_keys(std::vector<KeySample> keys) { keys_ = std::move(keys); }
-  // Runs about this share of the unit's pairs (choose_share). Only what these read is received.
+  // The last rank that is walked, if it is not the last of all: its unit completes the rows that
+  // ranks share, with what those that are walked add to them.
+  void end_with(Rank last);
+  // Runs about this share of the unit's pairs (choose_share). Only what these read is received; a
+  // backward pass alone reads an output that nobody made, for nothing is compared.
   ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
   // The sums to which units of one part of the batch add, from the first rank to the last. They
   // must be there when the rank after `unit` runs: another process that goes on restores them

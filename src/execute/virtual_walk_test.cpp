@@ -120,7 +120,15 @@ TEST(VirtualWalk, EveryRowOfEveryAlgorithm) {
   expect_right(causal, 6, 1);
 }
 
-class KernelThatStops final : public AttentionKernel {
+// Of all tasks, as without a mask.
+double pairs_of(const AttendGrid& grid) {
+  double keys = 0;
+  for (const KvRun& run : grid.task.kv) keys += double(run.rows);
+  return double(grid.size()) * double(grid.task.q.rows) * keys;
+}
+
+// Counts what it is given, and can be stopped.
+class WatchedKernel final : public AttentionKernel {
  public:
   std::string_view name() const override { return kernel_->name(); }
   std::string why_unsupported(const AttendOptions& options) const override {
@@ -131,7 +139,23 @@ class KernelThatStops final : public AttentionKernel {
   }
   void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int threads,
               std::span<std::byte> workspace) const override {
+    for (const AttendGrid& grid : grids) pairs += pairs_of(grid);
     if (!stopped) kernel_->attend(grids, options, threads, workspace);
+  }
+  std::string why_backward_unsupported(const AttendOptions& options) const override {
+    return kernel_->why_backward_unsupported(options);
+  }
+  int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const override {
+    return kernel_->backward_workspace_bytes(options, threads);
+  }
+  void attend_backward(std::span<const BackwardGrid> grids, const AttendOptions& options,
+                       int threads, std::span<std::byte> workspace) const override {
+    for (const BackwardGrid& grid : grids) backward_pairs += pairs_of(grid.attend);
+    kernel_->attend_backward(grids, options, threads, workspace);
+  }
+  void delta(std::span<const DeltaTask> tasks, const AttendOptions& options,
+             int threads) const override {
+    kernel_->delta(tasks, options, threads);
   }
   void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
              int threads) const override {
@@ -149,6 +173,7 @@ class KernelThatStops final : public AttentionKernel {
     kernel_->fill(ranges, value, threads);
   }
   bool stopped = false;
+  mutable double pairs = 0, backward_pairs = 0;
 
  private:
   std::unique_ptr<AttentionKernel> kernel_ = make_kernel("cpu");
@@ -158,7 +183,7 @@ class KernelThatStops final : public AttentionKernel {
 TEST(VirtualWalk, RowsOfAnEarlierWalkDoNotPass) {
   const Case c{.algorithm = "ring"};
   const ShardedProblem s = sharded_of(c, 2, c.problem.batch);
-  const auto kernel = std::make_shared<KernelThatStops>();
+  const auto kernel = std::make_shared<WatchedKernel>();
   MemoryLedger ledger;
   const auto walk = make_virtual_walk(
       c.problem, [&](int64_t batches) { return schedule_of(c, 2, batches); }, kernel, 1, ledger);
@@ -262,23 +287,33 @@ Schedule backward_schedule(const Case& c, int ranks, int64_t batches, Pass pass)
       parse_collective(c.collective));
 }
 
-// `cut`: after each unit another walk goes on, with the sums that this one leaves.
-WalkedGradients walk_gradients(const Case& c, int ranks, Pass pass, int64_t batches_at_once = 1,
-                               int threads = 1, bool cut = false) {
+std::vector<Rank> all_of(int ranks) {
+  std::vector<Rank> all(static_cast<size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// Walks some of `ranks`. `cut`: after each unit another walk goes on, with the sums that this one
+// leaves.
+WalkedGradients walk_gradients(const Case& c, int ranks, const std::vector<Rank>& walked, Pass pass,
+                               int64_t batches_at_once = 1, int threads = 1, bool cut = false) {
   const AttentionProblem& p = c.problem;
   const auto make = [&](int64_t batches) { return backward_schedule(c, ranks, batches, pass); };
   MemoryLedger ledger;
-  auto walk = make_virtual_walk(p, make, make_kernel("cpu"), threads, ledger);
   const ShardedProblem whole = backward_problem(c, ranks, p.batch);
-  const auto samples = choose_samples(whole, 60);
-  const KeyChoice keys = choose_keys(whole, samples);
-  walk->compare_keys(keys.keys);
+  const auto samples = stratify(whole, choose_samples(whole, 60), 120, walked).queries;
+  const KeyChoice keys = choose_keys(whole, samples, {walked.begin(), walked.end()});
+  const auto begin = [&] {
+    auto walk = make_virtual_walk(p, make, make_kernel("cpu"), threads, ledger);
+    walk->compare_keys(keys.keys);
+    walk->end_with(walked.back());
+    return walk;
+  };
+  auto walk = begin();
   WalkedGradients found;
   GradientErrors errors;
-  std::vector<Rank> all(static_cast<size_t>(ranks));
-  std::iota(all.begin(), all.end(), 0);
   for (int64_t first = 0; first < p.batch; first += batches_at_once)
-    for (const Rank r : all) {
+    for (const Rank r : walked) {
       const WalkUnit unit{r, first, std::min(batches_at_once, p.batch - first)};
       const ShardOutcome out = walk->run(unit, samples);
       const Schedule schedule = make(unit.batches);
@@ -294,12 +329,11 @@ WalkedGradients walk_gradients(const Case& c, int ranks, Pass pass, int64_t batc
       if (!cut) continue;
       const auto left = walk->sums_after(unit);
       const std::vector<std::byte> sums(left.begin(), left.end());
-      walk = make_virtual_walk(p, make, make_kernel("cpu"), threads, ledger);
-      walk->compare_keys(keys.keys);
+      walk = begin();
       std::ranges::copy(sums, walk->sums_after(unit).begin());
     }
   if (!cut && batches_at_once == p.batch) {
-    auto predicted = walk_memory(make(p.batch), all);
+    auto predicted = walk_memory(make(p.batch), walked);
     predicted[kWorkspaceTag] = make_kernel("cpu")->workspace_bytes({.head_dim = p.head_dim},
                                                                    threads, Pass::kForwardBackward);
     EXPECT_EQ(ledger.peak_by_tag(), predicted) << c.algorithm;
@@ -331,7 +365,7 @@ void expect_same_terms(const LawTerms& a, const LawTerms& b, const std::string& 
 
 void expect_gradients_right(const Case& c, int ranks, Pass pass, int64_t batches_at_once) {
   const std::string what = concat(c.algorithm, " on ", ranks, " ", to_string(pass));
-  const WalkedGradients walked = walk_gradients(c, ranks, pass, batches_at_once);
+  const WalkedGradients walked = walk_gradients(c, ranks, all_of(ranks), pass, batches_at_once);
   for (const CheckOutcome& one : walked.outcomes) {
     EXPECT_TRUE(one.pass) << what << ": rel_l2 " << one.rel_l2_error << ", worst row "
                           << one.max_rel_error << ", tolerance " << one.tolerance;
@@ -374,11 +408,33 @@ TEST(VirtualWalk, GradientsOfAnyNumberOfRanks) {
 
 TEST(VirtualWalk, GradientsAreTheSameBitsAfterACutAndOnMoreThreads) {
   const Case c;
-  const WalkedGradients whole = walk_gradients(c, 5, Pass::kForwardBackward);
-  EXPECT_EQ(walk_gradients(c, 5, Pass::kForwardBackward, 1, 1, /*cut=*/true).digests,
+  const std::vector<Rank> all = all_of(5);
+  const WalkedGradients whole = walk_gradients(c, 5, all, Pass::kForwardBackward);
+  EXPECT_EQ(walk_gradients(c, 5, all, Pass::kForwardBackward, 1, 1, /*cut=*/true).digests,
             whole.digests);
-  EXPECT_EQ(walk_gradients(c, 5, Pass::kBackward, 1, 2).digests, whole.digests);
-  EXPECT_EQ(walk_gradients(c, 5, Pass::kBackward, 3).digests, whole.digests);
+  EXPECT_EQ(walk_gradients(c, 5, all, Pass::kBackward, 1, 2).digests, whole.digests);
+  EXPECT_EQ(walk_gradients(c, 5, all, Pass::kBackward, 3).digests, whole.digests);
+}
+
+// Of ranks that all rows share, those that are walked obey the laws alone, for each query does; a
+// key's expected gradient is what they give to it.
+TEST(VirtualWalk, GradientsOfSomeRanks) {
+  Case c;
+  c.problem.batch = 2;
+  for (const char* algorithm : {"dilated", "ring"})
+    for (const Pass pass : {Pass::kBackward, Pass::kForwardBackward})
+      for (const std::vector<Rank>& walked : {std::vector<Rank>{0}, {1, 3}, {2, 4}}) {
+        c.algorithm = algorithm;
+        const WalkedGradients some = walk_gradients(c, 5, walked, pass);
+        const std::string what = concat(algorithm, ", ranks to ", walked.back());
+        for (const CheckOutcome& one : some.outcomes) {
+          EXPECT_TRUE(one.pass) << what << ": " << one.rel_l2_error;
+          EXPECT_GT(one.queries, 0) << what;
+        }
+        EXPECT_TRUE(some.conserved.hold()) << what << ": " << some.conserved.keys;
+        EXPECT_GT(some.laws.products[4], 0) << what;
+        EXPECT_EQ(walk_gradients(c, 5, walked, pass, 1, 1, /*cut=*/true).digests, some.digests);
+      }
 }
 
 // A share runs about so many pairs, spread over ring steps and query blocks, receives only what
@@ -386,39 +442,59 @@ TEST(VirtualWalk, GradientsAreTheSameBitsAfterACutAndOnMoreThreads) {
 TEST(VirtualWalk, AShareStandsForTheWhole) {
   Case c{.algorithm = "ring",
          .problem = {.seq_len = 8192, .num_heads = 4, .num_kv_heads = 4, .head_dim = 8}};
-  for (const bool causal : {false, true})
-    for (const auto& [algorithm, ranks] : {std::pair{"ring", 8}, std::pair{"all_gather", 2}}) {
-      c.algorithm = algorithm;
-      c.problem.causal = causal;
-      MemoryLedger ledger;
-      const auto walk = make_virtual_walk(
-          c.problem, [&](int64_t batches) { return schedule_of(c, ranks, batches); },
-          make_kernel("cpu"), 1, ledger);
-      const Rank last = ranks - 1;
-      const Schedule schedule = schedule_of(c, ranks, 1);
-      const RankProgram program = schedule.program(last);
-      const RankAccount all = account(schedule.sharded, program, last);
-      const auto merges = std::ranges::count_if(
-          program.ops, [](const Op& op) { return std::holds_alternative<Merge>(op.what); });
-      for (const double share : {0.25, 0.5, 1.0}) {
-        const ShardOutcome out = walk->run_share({last, 0, 1}, share);
-        EXPECT_EQ(out.share.all_pairs, all.pairs) << algorithm;
-        EXPECT_NEAR(out.share.pairs / all.pairs, share, causal ? 0.15 : 0.02)
+  for (const auto& [causal, pass, algorithm, ranks] : {std::tuple{false, Pass::kForward, "ring", 8},
+                                                       {true, Pass::kForward, "ring", 8},
+                                                       {true, Pass::kForward, "all_gather", 2},
+                                                       {false, Pass::kBackward, "ring", 8},
+                                                       {true, Pass::kForwardBackward, "ring", 8},
+                                                       {false, Pass::kForwardBackward, "ring", 8},
+                                                       {false, Pass::kBackward, "all_gather", 2}}) {
+    c.algorithm = algorithm;
+    c.problem.causal = causal;
+    MemoryLedger ledger;
+    const auto make = [&](int64_t batches) { return backward_schedule(c, ranks, batches, pass); };
+    const auto kernel = std::make_shared<WatchedKernel>();
+    const auto walk = make_virtual_walk(c.problem, make, kernel, 1, ledger);
+    const Rank last = ranks - 1;
+    const Schedule schedule = make(1);
+    const RankProgram program = schedule.program(last);
+    const RankAccount all = account(schedule.sharded, program, last);
+    const auto merges = std::ranges::count_if(
+        program.ops, [](const Op& op) { return std::holds_alternative<Merge>(op.what); });
+    for (const double share : {0.25, 0.5, 1.0}) {
+      kernel->pairs = kernel->backward_pairs = 0;
+      const ShardOutcome out = walk->run_share({last, 0, 1}, share);
+      EXPECT_TRUE(causal || (kernel->pairs == out.share.pairs.run &&
+                             kernel->backward_pairs == out.share.backward_pairs.run));
+      const auto& [forward, backward, of_merges] = out.share;
+      EXPECT_EQ(forward.all, has_forward(pass) ? all.pairs : 0) << algorithm;
+      EXPECT_EQ(backward.all, has_backward(pass) ? all.pairs : 0) << algorithm;
+      for (const WalkShare::Part& part : {forward, backward})
+        EXPECT_NEAR(part.run, share * part.all, (causal ? 0.15 : 0.02) * all.pairs)
             << algorithm << " share " << share << " causal " << causal;
-        EXPECT_EQ(out.share.all_merges, merges);
-        EXPECT_TRUE(out.heads.empty());
-        if (share == 1.0) {
-          EXPECT_EQ(out.received_bytes, all.bytes_received);
-        } else if (ranks == 8) {
-          EXPECT_LT(out.received_bytes, 0.7 * double(all.bytes_received));
-          EXPECT_GT(out.received_bytes, 0);
-        }
+      EXPECT_NEAR(out.share.flops_share(), share, causal ? 0.15 : 0.02);
+      EXPECT_EQ(of_merges.all, merges);
+      EXPECT_TRUE(out.heads.empty() && !out.gradients);
+      EXPECT_EQ(out.times.attend_backward_s > 0, has_backward(pass));
+      EXPECT_EQ(out.times.output_s, 0);
+      if (share == 1.0 && pass == Pass::kForward) {  // no attend reads the last sums of gradients
+        EXPECT_EQ(out.received_bytes, all.bytes_received);
+      } else if (ranks == 8 && share < 1) {
+        EXPECT_LT(out.received_bytes, 0.7 * double(all.bytes_received));
+        EXPECT_GT(out.received_bytes, 0);
       }
     }
-  const WalkShare share{.pairs = 25, .all_pairs = 100, .merges = 1, .all_merges = 3};
+    auto predicted = walk_memory(schedule, {last}, /*in_part=*/true);
+    predicted[kWorkspaceTag] = make_kernel("cpu")->workspace_bytes(
+        {.head_dim = 8}, 1, has_backward(pass) ? Pass::kForwardBackward : pass);
+    EXPECT_EQ(ledger.peak_by_tag(), predicted) << algorithm;
+  }
+  const WalkShare share{.pairs = {25, 100}, .backward_pairs = {10, 100}, .merges = {1, 3}};
   WalkTimes times;
-  times.attend_s = 2, times.merge_s = 0.5, times.pack_s = 0.25;
-  EXPECT_DOUBLE_EQ(share.forward_s(times.attend_s, times.merge_s, times.pack_s), 8 + 1.5 + 0.25);
+  times.attend_s = 2, times.attend_backward_s = 3, times.merge_s = 0.5, times.pack_s = 0.25;
+  EXPECT_DOUBLE_EQ(times.pass_s(share), 8 + 30 + 1.5 + 0.25);
+  EXPECT_DOUBLE_EQ(share.flops_share(), (25 + 2.5 * 10) / 350);
+  EXPECT_DOUBLE_EQ(times.pass_s({}), 5.75);
 }
 
 TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // idle threads would count as slow tasks
@@ -431,7 +507,7 @@ TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // idle threads would count as s
         threads, ledger);
     for (const double share : {1.0 / 12, 3.0 / 12, 0.5}) {
       const ShardOutcome out = walk->run_share({0, 0, 1}, share);
-      const double tasks = 12 * c.problem.num_heads * out.share.pairs / out.share.all_pairs;
+      const double tasks = 12 * c.problem.num_heads * out.share.pairs.run / out.share.pairs.all;
       EXPECT_EQ(std::fmod(tasks, threads), 0) << threads << " threads, share " << share;
       EXPECT_GE(tasks, 1);
     }

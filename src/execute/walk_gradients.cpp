@@ -181,11 +181,6 @@ std::span<std::byte> WalkGradients::sums_of(const Schedule& schedule, const Walk
   return shared_->memory();
 }
 
-void WalkGradients::begin(const Schedule& schedule, const WalkUnit& unit) {
-  sums_of(schedule, unit);
-  if (unit.rank == 0) shared_->clear();
-}
-
 void WalkGradients::inspect(const BoundProgram& bound, const std::vector<QuerySample>& samples,
                             const std::vector<KeySample>& keys, ShardOutcome& out) {
   GradientOutcome& g = out.gradients.emplace();
@@ -220,7 +215,8 @@ void WalkGradients::inspect(const BoundProgram& bound, const std::vector<QuerySa
       std::fill_n(static_cast<float*>(row.out), problem_.head_dim, 0.0f);
     laws.add(bound);
   }
-  if (out.unit.rank == bound.sharded().layout.world_size() - 1) complete(shared_keys, laws, out);
+  if (out.unit.rank == last_.value_or(bound.sharded().layout.world_size() - 1))
+    complete(shared_keys, laws, out);
   g.laws = laws.terms();
 }
 
@@ -234,9 +230,9 @@ void WalkGradients::add_digests(const std::vector<FillRows>& rows, uint64_t time
         times * worker_->digest(of[size_t(tensor)], {.head_dim = problem_.head_dim}, threads_);
 }
 
-// The rows that all ranks have added to.
+// The rows that all ranks that are walked have added to.
 void WalkGradients::complete(const std::vector<KeySample>& shared_keys, LawSums& laws,
-                             ShardOutcome& out) const {
+                             ShardOutcome& out) {
   GradientOutcome& g = *out.gradients;
   {
     Stopwatch watch(out.times.check_s);
@@ -255,6 +251,7 @@ void WalkGradients::complete(const std::vector<KeySample>& shared_keys, LawSums&
     worker_->fill(rows, row_format(problem_), threads_);
     laws.add_keys(rows, gradients);
   });
+  shared_->clear();
 }
 
 }  // namespace longnet

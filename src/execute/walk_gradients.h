@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -75,10 +76,10 @@ class WalkGradients {
   WalkGradients(const AttentionProblem& problem, int threads, MemoryLedger& ledger)
       : problem_(problem), threads_(threads), ledger_(ledger) {}
 
-  // UnitWalk::sums_after: makes the sums of a part of the batch where another part's are.
+  void end_with(Rank last) { last_ = last; }  // UnitWalk::end_with
+  // UnitWalk::sums_after, and before a unit runs: makes the sums of a part of the batch where
+  // another part's are. They begin at 0, and again when they are complete.
   std::span<std::byte> sums_of(const Schedule& schedule, const WalkUnit& unit);
-  // Before a unit runs. The sums of a sequence's first rank begin at 0.
-  void begin(const Schedule& schedule, const WalkUnit& unit);
   // Rows of dK and dV that the unit sends to other ranks.
   void add(std::span<const FillRows> rows) { shared_->add(rows); }
   // After a unit has run. `bound`: its program, over memory that the host reads. Compares those of
@@ -88,7 +89,7 @@ class WalkGradients {
 
  private:
   void add_digests(const std::vector<FillRows>& rows, uint64_t times, GradientOutcome& g) const;
-  void complete(const std::vector<KeySample>& shared_keys, LawSums& laws, ShardOutcome& out) const;
+  void complete(const std::vector<KeySample>& shared_keys, LawSums& laws, ShardOutcome& out);
 
   AttentionProblem problem_;
   int threads_;
@@ -96,6 +97,7 @@ class WalkGradients {
   std::unique_ptr<RowWorker> worker_ = make_cpu_row_worker();
   std::unique_ptr<SharedGradients> shared_;
   int64_t batches_ = 0;  // sequences that `shared_` is of
+  std::optional<Rank> last_{};
 };
 
 }  // namespace longnet

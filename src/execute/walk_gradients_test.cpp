@@ -95,9 +95,9 @@ TEST(SharedGradients, AreOfSomeSequences) {
   EXPECT_THAT(found.at(52), ElementsAre(7, 0));
 }
 
-// The ranks of a sequence add to the same sums; the first rank of the next begins anew, in the same
-// memory. virtual_walk_test.cpp has whole walks.
-TEST(WalkGradients, SumsBeginWithTheFirstRank) {
+// The ranks of a sequence add to the same sums. virtual_walk_test.cpp has whole walks, of which the
+// next sequence begins anew in the same memory.
+TEST(WalkGradients, SumsAreOfAPartOfTheBatch) {
   MemoryLedger ledger;
   const Schedule schedule = example();
   WalkGradients gradients(schedule.sharded.problem, 1, ledger);
@@ -105,15 +105,12 @@ TEST(WalkGradients, SumsBeginWithTheFirstRank) {
     const std::span<std::byte> bytes = gradients.sums_of(schedule, unit);
     return std::ranges::any_of(bytes, [](std::byte b) { return b != std::byte{0}; });
   };
-  gradients.begin(schedule, {.rank = 0, .first_batch = 1});
+  EXPECT_FALSE(used({.rank = 0, .first_batch = 1}));
   const KeyRow row(16 + 4, 7);
   gradients.add(std::span(&row.rows, 1));
-  gradients.begin(schedule, {.rank = 1, .first_batch = 1});
   EXPECT_TRUE(used({.rank = 1, .first_batch = 1}));
-  gradients.begin(schedule, {.rank = 0, .first_batch = 2});
-  EXPECT_FALSE(used({.rank = 0, .first_batch = 2}));
   EXPECT_EQ(ledger.peak_bytes(SharedGradients::kTag), SharedGradients::bytes(schedule));
-  gradients.begin(example(2), {.rank = 0, .first_batch = 0, .batches = 2});
+  gradients.sums_of(example(2), {.rank = 0, .first_batch = 0, .batches = 2});
   EXPECT_EQ(ledger.peak_bytes(SharedGradients::kTag), SharedGradients::bytes(example(2)));
 }
 

@@ -1,9 +1,11 @@
 // The share of a program that a walk runs where the whole would take too long.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "core/check.h"
 #include "execute/virtual_walk.h"
+#include "schedule/accounting.h"
 
 namespace longnet {
 namespace {
@@ -29,96 +31,157 @@ double pairs_of(const std::vector<AttendGrid>& grids, bool causal) {
   return pairs;
 }
 
+double pairs_of(const std::vector<BackwardGrid>& grids, bool causal) {
+  double pairs = 0;
+  for (const BackwardGrid& grid : grids) pairs += pairs_of({grid.attend}, causal);
+  return pairs;
+}
+
+const AttendGrid& attend_of(const AttendGrid& grid) { return grid; }
+const AttendGrid& attend_of(const BackwardGrid& grid) { return grid.attend; }
+
+// Rows of one task of a grid, as a grid.
+AttendGrid piece_of(const AttendGrid& grid, int64_t task, int64_t first, int64_t rows,
+                    int64_t element_bytes) {
+  return {.task = rows_of(grid.at(task), first, rows, element_bytes)};
+}
+BackwardGrid piece_of(const BackwardGrid& grid, int64_t task, int64_t first, int64_t rows,
+                      int64_t element_bytes) {
+  const BackwardTask part = rows_of(grid.at(task, element_bytes), first, rows, element_bytes);
+  return {.attend = {.task = {.q = part.q, .kv = part.kv, .out = {}}},
+          .grad_out = part.grad_out,
+          .grad_q = part.grad_q,
+          .statistics = part.statistics,
+          .statistics_stride = part.statistics_stride,
+          .keys = part.keys,
+          .grad_keys = part.grad_keys};
+}
+
 // Tasks in pieces of at most kRowsPerPiece queries.
+template <class Grid>
 class Pieces {
  public:
-  Pieces(const std::vector<AttendGrid>& grids, int64_t element_bytes)
+  Pieces(const std::vector<Grid>& grids, int64_t element_bytes)
       : grids_(grids), element_bytes_(element_bytes) {
-    for (const AttendGrid& grid : grids)
-      end_.push_back(int64_t(size()) + grid.size() * ceil_div(grid.task.q.rows, kRowsPerPiece));
+    for (const Grid& grid : grids)
+      end_.push_back(int64_t(size()) + grid.size() * pieces_of_a_task(grid));
   }
   size_t size() const { return end_.empty() ? 0 : size_t(end_.back()); }
-  AttendGrid operator[](size_t i) const {
+  Grid operator[](size_t i) const {
     const auto found = std::ranges::upper_bound(end_, int64_t(i));
-    const AttendGrid& grid = grids_[size_t(found - end_.begin())];
-    const int64_t rows = grid.task.q.rows, pieces = ceil_div(rows, kRowsPerPiece);
+    const Grid& grid = grids_[size_t(found - end_.begin())];
+    const int64_t pieces = pieces_of_a_task(grid);
     const int64_t at = int64_t(i) - (found == end_.begin() ? 0 : *(found - 1));
     const int64_t first = at % pieces * kRowsPerPiece;
-    return {.task = rows_of(grid.at(at / pieces), first, std::min(kRowsPerPiece, rows - first),
-                            element_bytes_)};
+    return piece_of(grid, at / pieces, first, std::min(kRowsPerPiece, rows_in(grid) - first),
+                    element_bytes_);
   }
 
  private:
   static constexpr int64_t kRowsPerPiece = 2048;
-  const std::vector<AttendGrid>& grids_;
+  static int64_t rows_in(const Grid& grid) { return attend_of(grid).task.q.rows; }
+  static int64_t pieces_of_a_task(const Grid& grid) {
+    return ceil_div(rows_in(grid), kRowsPerPiece);
+  }
+  const std::vector<Grid>& grids_;
   int64_t element_bytes_;
   std::vector<int64_t> end_;  // one past the last piece of each grid
 };
 
+// The ops that attend in one pass, and which of them run.
+struct Attends {
+  std::vector<size_t> ops{}, chosen{};
+  double share_of_each = 1;  // of the chosen ones
+
+  void choose(double share) {
+    const double wanted = share * double(ops.size());
+    for (const size_t i : evenly(size_t(std::ceil(wanted)), ops.size())) chosen.push_back(ops[i]);
+    share_of_each = wanted / double(chosen.size());
+  }
+  bool runs(size_t op) const { return std::ranges::binary_search(chosen, op); }
+};
+
+// Runs whole rounds of tasks: they keep the device busy to the end, as all tasks together do.
+template <class Grid>
+std::vector<Grid> choose_tasks(const std::vector<Grid>& grids, double share, int at_once,
+                               const AttendOptions& options, WalkShare::Part& pairs) {
+  const Pieces<Grid> tasks(grids, dtype_bytes(options.dtype));
+  const auto round = size_t(at_once);
+  const size_t rounds =
+      std::max<size_t>(1, size_t(std::llround(share * double(tasks.size()) / double(round))));
+  std::vector<Grid> chosen;
+  for (const size_t t : evenly(std::min(rounds * round, tasks.size()), tasks.size()))
+    chosen.push_back(tasks[t]);
+  pairs.run += pairs_of(chosen, options.causal);
+  return chosen;
+}
+
 }  // namespace
 
-double WalkShare::forward_s(double attend_s, double merge_s, double pack_s) const {
-  const double attends = pairs > 0 ? all_pairs / pairs : 1;
-  const double folds = merges > 0 ? double(all_merges) / double(merges) : 1;
-  return attend_s * attends + merge_s * folds + pack_s;
+double WalkShare::flops_share() const {
+  return is_whole() ? 1
+                    : (pairs.run + kBackwardFlops * backward_pairs.run) /
+                          (pairs.all + kBackwardFlops * backward_pairs.all);
+}
+
+double WalkTimes::pass_s(const WalkShare& share) const {
+  return attend_s * share.pairs.scale() + attend_backward_s * share.backward_pairs.scale() +
+         merge_s * share.merges.scale() + pack_s;
 }
 
 ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
   check(share > 0 && share <= 1, "a share of ", share);
   const auto& ops = bound.program().ops;
-  const bool causal = bound.options().causal;
+  const AttendOptions& options = bound.options();
   ShareChoice out{.runs = std::vector<bool>(ops.size(), false),
                   .attends = std::vector<std::vector<AttendGrid>>(ops.size()),
+                  .backwards = std::vector<std::vector<BackwardGrid>>(ops.size()),
                   .share = {}};
-  std::vector<size_t> attends;
+  Attends forward, backward;
   for (size_t i = 0; i < ops.size(); ++i) {
-    if (std::holds_alternative<Merge>(ops[i].what)) ++out.share.all_merges;
-    if (!std::holds_alternative<Attend>(ops[i].what) || bound.op(i).attends.empty()) continue;
-    attends.push_back(i);
-    out.share.all_pairs += pairs_of(bound.op(i).attends, causal);
+    const auto& [attends, backwards] = std::tie(bound.op(i).attends, bound.op(i).backwards);
+    out.share.merges.all += std::holds_alternative<Merge>(ops[i].what);
+    out.share.pairs.all += pairs_of(attends, options.causal);
+    out.share.backward_pairs.all += pairs_of(backwards, options.causal);
+    if (!attends.empty()) forward.ops.push_back(i);
+    if (!backwards.empty()) backward.ops.push_back(i);
   }
-  if (attends.empty()) return out;
-  const double wanted = share * double(attends.size());
-  const auto chosen = evenly(size_t(std::ceil(wanted)), attends.size());
-  const double of_tasks = wanted / double(chosen.size());
+  forward.choose(share);
+  backward.choose(share);
   // Messages that no attend has read so far, by slot. Messages of other rows replace them.
   struct Message {
     size_t op;
     Slice rows;
   };
   std::map<int, std::vector<Message>> pending;
-  size_t turn = 0;     // index among the chosen attends
   bool fresh = false;  // the last attend runs, and so does its merge
   for (size_t i = 0; i < ops.size(); ++i) {
     const Action& what = ops[i].what;
-    if (is_communication(what))
+    if (is_communication(what)) {
       for_each_view(what, [&](const SlotView& view, bool writes) {
         if (!writes) return;
         auto& messages = pending[view.slot];
         if (!messages.empty() && messages.front().rows != view.rows) messages.clear();
         messages.push_back({i, view.rows});
       });
-    if (const auto* attend = std::get_if<Attend>(&what)) {
-      fresh = turn < chosen.size() && attends[chosen[turn]] == i;
+    } else if (std::holds_alternative<Attend>(what) ||
+               std::holds_alternative<AttendBackward>(what)) {
+      out.runs[i] = fresh = forward.runs(i) || backward.runs(i);
       if (!fresh) continue;
-      ++turn;
-      for (const int slot : {attend->q.slot, attend->kv.slot}) {
-        for (const Message& m : pending[slot]) out.runs[m.op] = true;
-        pending[slot].clear();
-      }
-      // Runs whole rounds of tasks: they keep the device busy to the end, as all tasks together do.
-      const Pieces tasks(bound.op(i).attends, dtype_bytes(bound.options().dtype));
-      const auto round = size_t(at_once);
-      const size_t rounds = std::max<size_t>(
-          1, size_t(std::llround(of_tasks * double(tasks.size()) / double(round))));
-      for (const size_t t : evenly(std::min(rounds * round, tasks.size()), tasks.size()))
-        out.attends[i].push_back(tasks[t]);
-      out.share.pairs += pairs_of(out.attends[i], causal);
-      out.runs[i] = true;
-    } else if (!is_communication(what)) {
+      for_each_view(what, [&](const SlotView& view, bool) {
+        for (const Message& m : pending[view.slot]) out.runs[m.op] = true;
+        pending[view.slot].clear();
+      });
+      if (forward.runs(i))
+        out.attends[i] = choose_tasks(bound.op(i).attends, forward.share_of_each, at_once, options,
+                                      out.share.pairs);
+      else
+        out.backwards[i] = choose_tasks(bound.op(i).backwards, backward.share_of_each, at_once,
+                                        options, out.share.backward_pairs);
+    } else {
       const bool merge = std::holds_alternative<Merge>(what);
       out.runs[i] = !merge || fresh;
-      out.share.merges += merge && fresh;
+      out.share.merges.run += merge && fresh;
     }
   }
   return out;

@@ -163,6 +163,8 @@ double branch_pairs(const AttentionProblem& problem, const DilatedPattern& patte
 
 // FLOPs of `pairs` pairs: two products of head_dim multiply-adds each.
 inline double pair_flops(double pairs, int64_t head_dim) { return 4.0 * double(head_dim) * pairs; }
+// A pair's FLOPs in a backward pass, of those in a forward pass: five products, not two.
+inline constexpr double kBackwardFlops = 2.5;
 
 // The paper's estimate, summed over branches: 2 N w d / r^2 for each head and sequence.
 double paper_macs(const AttentionProblem& problem, const DilatedPattern& pattern);

@@ -242,7 +242,8 @@ AttendMeasurement measure_attends(AttendMeasurement m, Communicator& comm, int t
          .dtype = m.dtype,
          .causal = m.causal,
          .backward = m.backward,
-         .flops_per_s = (m.backward ? 10.0 : 4.0) * double(m.head_dim) * counts.pairs / seconds});
+         .flops_per_s =
+             pair_flops((m.backward ? kBackwardFlops : 1) * counts.pairs, m.head_dim) / seconds});
   }
   return m;
 }

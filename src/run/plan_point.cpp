@@ -40,8 +40,10 @@ std::string why_cannot_run(const PointParams& p) {
 namespace {
 
 // Of a walk of so many sequences at a time.
-std::map<std::string, int64_t> walked_memory(const PointParams& p, int64_t batches) {
-  return walk_memory(make_schedule(p, batches), accounted_ranks(p.ranks, kMaxAccountedRanks));
+std::map<std::string, int64_t> walked_memory(const PointParams& p, int64_t batches,
+                                             bool in_part = false) {
+  return walk_memory(make_schedule(p, batches), accounted_ranks(p.ranks, kMaxAccountedRanks),
+                     in_part);
 }
 
 // Bytes of the rank with the most memory, or of a walk of one sequence at a time. Computed from the
@@ -85,26 +87,31 @@ bool fits(const PointParams& p, int64_t limit) {
              limit;
 }
 
-// Chooses how many sequences are walked at once, and sets the memory that this takes.
-void plan_walk(PointPlan& plan, const MachineLimits& limits) {
+// Sets the share of an exact point that is walked, and its estimated time.
+void plan_share(PointPlan& plan, const MachineLimits& limits) {
   const PointParams& p = plan.point.params;
-  int64_t& batches = plan.batches_at_once = p.problem.batch;
-  for (;; batches = ceil_div(batches, int64_t{2})) {
-    plan.account.memory_by_tag = walked_memory(p, batches);
-    if (batches == 1 || limits.memory_bytes == 0 || plan.memory_bytes() <= limits.memory_bytes)
-      break;
-  }
   if (limits.flops_per_rank > 0) plan.estimated_s = plan.account.flops / limits.flops_per_rank;
   if (limits.replayed_ranks > 0) {  // in full
     plan.estimated_s *= double(limits.replayed_ranks) / p.ranks;
     return;
   }
-  // Gradients are walked in full: their rows are complete when all ranks have given.
-  if (find_algorithm(p.algorithm).pattern != PatternKind::kDense || has_backward(p.pass)) return;
+  if (find_algorithm(p.algorithm).pattern != PatternKind::kDense) return;
   plan.share = limits.virtual_ranks.sample_share;
   if (const double most = limits.virtual_ranks.exact_point_s; most > 0 && plan.estimated_s > most)
     plan.share = std::min(plan.share, most / plan.estimated_s);
   plan.estimated_s *= plan.share;
+}
+
+// Chooses how many sequences are walked at once, and sets the memory that this takes.
+void plan_walk(PointPlan& plan, const MachineLimits& limits) {
+  const PointParams& p = plan.point.params;
+  plan_share(plan, limits);
+  int64_t& batches = plan.batches_at_once = p.problem.batch;
+  for (;; batches = ceil_div(batches, int64_t{2})) {
+    plan.account.memory_by_tag = walked_memory(p, batches, plan.share < 1);
+    if (batches == 1 || limits.memory_bytes == 0 || plan.memory_bytes() <= limits.memory_bytes)
+      break;
+  }
 }
 
 }  // namespace
@@ -302,10 +309,6 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   const PointParams& p = plan.point.params;
   const Backend& backend = backend_of(p.kernel);
   std::string why = why_cannot_run(p);
-  if (why.empty() && is_virtual(p) && has_backward(p.pass) && machine.replayed_ranks > 0)
-    why =
-        "gradients of rows that ranks share are complete when all ranks have been walked; leave "
-        "out --replay";
   if (why.empty() && machine.to_run) why = backend.why_kernel_absent(p);
   if (!why.empty()) {
     set_status(plan.point, PointStatus::kSkippedUnsupported, why);

@@ -44,8 +44,7 @@ std::map<std::string, double> to_seconds(const ShardOutcome& o, Pass pass) {
                                   {"attend", t.attend_s},     {"pack", t.pack_s},
                                   {"merge", t.merge_s},       {"summarize", t.summarize_s},
                                   {"check", t.check_s},       {"wall", t.wall_s}};
-  s[std::string(to_string(pass))] =
-      o.share.all_pairs > 0 ? o.share.forward_s(t.attend_s, t.merge_s, t.pack_s) : t.pass_s();
+  s[std::string(to_string(pass))] = t.pass_s(o.share);
   if (has_backward(pass)) s["attend_backward"] = t.attend_backward_s;
   if (!has_forward(pass)) s["output"] = t.output_s;
   return s;
@@ -56,7 +55,7 @@ ShardLine to_line(const ShardOutcome& o, int walk, Pass pass, const MemoryLedger
   line.held_bytes = ledger.peak_bytes();
   line.resident_bytes = peak_resident_bytes().value_or(0);
   line.errors.rounded = false;  // the tolerance of a walk is its backend's
-  if (o.share.all_pairs > 0) line.attended_share = o.share.pairs / o.share.all_pairs;
+  line.attended_share = o.share.flops_share();
   return line;
 }
 
@@ -89,8 +88,9 @@ class Walker {
     walk_ = w_.backend.make_walk(
         p, [&p](int64_t batches) { return make_schedule(p, batches); }, ledger_);
     if (has_backward(p.pass)) {
-      w_.keys = choose_keys(w_.sharded, w_.choice.queries);
+      w_.keys = choose_keys(w_.sharded, w_.choice.queries, ranks);
       walk_->compare_keys(w_.keys.keys);
+      walk_->end_with(last_rank_ = *ranks.rbegin());
     }
     if (const std::string path = journal_path(plan, run); !path.empty()) {
       journal_ = std::make_unique<ShardJournal>(
@@ -149,7 +149,7 @@ class Walker {
 
   // The sums that the next unit adds to; empty where it begins anew.
   std::span<std::byte> sums_after(const WalkUnit& unit) {
-    if (!has_backward(params().pass) || unit.rank == params().ranks - 1) return {};
+    if (!has_backward(params().pass) || unit.rank == last_rank_) return {};
     return walk_->sums_after(unit);
   }
 
@@ -186,6 +186,7 @@ class Walker {
 
   WalkData w_;
   int64_t queries_;
+  Rank last_rank_ = 0;  // of those that are walked
   ResidentGrowth resident_;
   MemoryLedger ledger_;
   std::unique_ptr<UnitWalk> walk_;

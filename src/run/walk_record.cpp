@@ -61,7 +61,7 @@ void fill_timing(const WalkData& w, PointRecord& record) {
   }
 }
 
-// One rank's forward pass is what a cluster of such devices would take for its compute: the slowest
+// One rank's pass is what a cluster of such devices would take for its compute: the slowest
 // replayed rank decides, and what its messages cost beside it comes from latency and bandwidth.
 void fill_replayed(const WalkData& w, PointRecord& record) {
   double slowest = 0, merge = 0;  // seconds of the slowest rank
@@ -161,7 +161,7 @@ void fill_content(const WalkData& w, PointRecord& record) {
 void fill_memory(const WalkData& w, PointRecord& record) {
   const std::set<Rank> ranks = w.units.ranks();
   auto by_tag = walk_memory(make_schedule(w.plan.point.params, w.plan.batches_at_once),
-                            {ranks.begin(), ranks.end()});
+                            {ranks.begin(), ranks.end()}, w.plan.share < 1);
   by_tag[kWorkspaceTag] = w.plan.workspace_bytes;
   const int64_t predicted = total_bytes(by_tag);
   int64_t measured = 0, resident = 0, received = 0, expected = 0;

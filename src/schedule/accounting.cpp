@@ -207,7 +207,8 @@ RankAccount account(const ShardedProblem& s, const RankProgram& program, Rank ra
         [](const Pack&) {}, [](const Reset&) {}, [](const Delta&) {}, [](const RowWise&) {},
         [](const CrossEntropy&) {}, [](const Update&) {});
   a.pairs = has_backward(program.pass) ? differentiated : attended;
-  a.flops = pair_flops(attended + 2.5 * differentiated, s.problem.head_dim) + a.gemm_flops;
+  a.flops =
+      pair_flops(attended + kBackwardFlops * differentiated, s.problem.head_dim) + a.gemm_flops;
   return a;
 }
 

@@ -162,7 +162,8 @@ void DeviceExecutor::prepare(OpId id, const ShareChoice& choice) {
   if (op.skipped) return;
   const std::span<const AttendGrid> attends =
       options_.share < 1 ? choice.attends[size_t(id)] : attends_of(size_t(id));
-  const auto& backwards = bound_->op(size_t(id)).backwards;
+  const std::span<const BackwardGrid> backwards =
+      options_.share < 1 ? choice.backwards[size_t(id)] : bound_->op(size_t(id)).backwards;
   if (!attends.empty() && !op.planned) op.work = prepare_attend(attends, op.fused.has_value());
   if (op.fused || !attends.empty()) return;  // they have no rows beside
   if (!backwards.empty()) op.work = kernel_.prepare_backward(backwards, attend_options(), ledger_);

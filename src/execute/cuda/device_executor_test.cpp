@@ -278,9 +278,9 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
     }
     const ShardOutcome part = on_device->run_share({3, 0, 2}, 0.4);
     const ShardOutcome same = on_host->run_share({3, 0, 2}, 0.4);
-    EXPECT_EQ(part.share.all_pairs, same.share.all_pairs) << name;
-    EXPECT_GE(part.share.pairs, same.share.pairs) << name;  // rounds of more tasks at once
-    EXPECT_GT(part.share.pairs, 0);
+    EXPECT_EQ(part.share.pairs.all, same.share.pairs.all) << name;
+    EXPECT_GE(part.share.pairs.run, same.share.pairs.run) << name;  // rounds of more tasks at once
+    EXPECT_GT(part.share.pairs.run, 0);
     EXPECT_EQ(part.received_bytes, same.received_bytes) << name;
     EXPECT_TRUE(part.heads.empty());
   }
@@ -383,6 +383,9 @@ TEST(DeviceWalkTest, GradientsThatRanksShareAreThoseOfTheDefinition) {
     EXPECT_EQ(errors[1].chosen, std::ssize(keys.keys)) << name;
     const Conservation found = conservation(laws, s, true);
     EXPECT_LE(std::max(found.keys, found.scores), 1e-6) << name;
+    const WalkShare part = walk->run_share({3, 0, 1}, 0.4).share;
+    EXPECT_GT(part.backward_pairs.run, 0) << name;
+    EXPECT_LT(part.flops_share(), 0.8) << name;
   }
 }
 

@@ -62,9 +62,9 @@ class DeviceWalk final : public UnitWalk {
     const RankProgram program = schedule.program(out.unit.rank);
     const std::string refusal = why_not_virtual(program);
     check(refusal.empty(), "no virtual ranks: ", refusal);
-    if (has_backward(program.pass)) gradients_->begin(schedule, out.unit);
+    if (has_backward(program.pass) && samples) gradients_->sums_of(schedule, out.unit);
     std::vector<std::byte> output;
-    if (schedule.forward) output = make_output(schedule, out);
+    if (schedule.forward && samples) output = make_output(schedule, out);
     prepare(schedule, share, out);
     const BoundProgram& bound = executor_->bound();
     const Compare compare = [&](const ExpectedRows& rows) { return executor_->compare(rows); };
