@@ -1,11 +1,14 @@
-# longnet_room(NAME [HOT|COLD] [ROWS] [DEPS rooms...] [LIBS libraries...] [EXCLUDE files...] [SEPARATE regexes...])
+# longnet_room(NAME [HOT|COLD] [ROWS] [DEPS rooms...] [LIBS libraries...] [EXCLUDE files...]
+#              [SEPARATE regexes...] [DEVICE regexes...])
 # One room of src/: every *.cpp of its folder and below becomes the library
 # longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
 # longnet_NAME_testing, for tests and bench. The link graph is the layering.
 # Libraries and tests are compiled sixteen files at a time: most of the time goes into the same headers. Files that match
 # SEPARATE are compiled alone: their unnamed namespaces hold the same names, they include themselves, they hold inner
-# loops, or they need a device: programs leave such objects in the libraries, or have emulated ones in their place. HOT: what is timed, or computes for long, is here; such a library is optimised under the sanitizers, too. COLD:
-# reads, writes and arranges; the compiler's best takes longer than it ever saves. ROWS: holds rows of bytes, by pointers.
+# loops, or programs have emulated ones in their place. Files that match DEVICE call a device; they are compiled together,
+# and programs without one leave this object in the library. HOT: what is timed, or computes for long, is here; such a
+# library is optimised under the sanitizers, too. COLD: reads, writes and arranges; the compiler's best takes longer than it
+# ever saves. ROWS: holds rows of bytes, by pointers.
 add_library(longnet_options INTERFACE)
 target_compile_options(longnet_options INTERFACE
                        $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>)
@@ -70,7 +73,7 @@ function(longnet_test_options target level)
 endfunction()
 
 function(longnet_room name)
-  cmake_parse_arguments(ARG "HOT;COLD;ROWS" "" "DEPS;LIBS;EXCLUDE;SEPARATE" ${ARGN})
+  cmake_parse_arguments(ARG "HOT;COLD;ROWS" "" "DEPS;LIBS;EXCLUDE;SEPARATE;DEVICE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   foreach(excluded IN LISTS ARG_EXCLUDE)
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${excluded})
@@ -82,14 +85,26 @@ function(longnet_room name)
   list(FILTER sources EXCLUDE REGEX "/testing/[^/]+$")
   list(FILTER testing INCLUDE REGEX "/testing/[^/]+$")
   list(TRANSFORM ARG_DEPS PREPEND longnet_)
-  foreach(regex IN LISTS ARG_SEPARATE)
-    set(separate ${sources} ${tests})
-    list(FILTER separate INCLUDE REGEX "/${regex}$")
-    set_source_files_properties(${separate} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  foreach(list sources tests)  # a file without a group is compiled alone
+    set(together ${${list}})
+    foreach(regex IN LISTS ARG_SEPARATE ARG_DEVICE)
+      list(FILTER together EXCLUDE REGEX "/${regex}$")
+    endforeach()
+    set(place 0)
+    foreach(source IN LISTS together)
+      math(EXPR group "${place} / 16")
+      math(EXPR place "${place} + 1")
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+    endforeach()
+  endforeach()
+  foreach(regex IN LISTS ARG_DEVICE)
+    set(device ${sources})
+    list(FILTER device INCLUDE REGEX "/${regex}$")
+    set_source_files_properties(${device} PROPERTIES UNITY_GROUP device)
   endforeach()
 
   add_library(longnet_${name} STATIC ${sources})
-  set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16 LONGNET_ROWS ${ARG_ROWS})
+  set_target_properties(longnet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP LONGNET_ROWS ${ARG_ROWS})
   target_link_libraries(longnet_${name} PUBLIC longnet_options ${ARG_DEPS} PRIVATE ${ARG_LIBS})
   if(ARG_HOT)
     target_compile_options(longnet_${name} PRIVATE $<$<CONFIG:Sanitizer>:-O1>)
@@ -116,7 +131,7 @@ function(longnet_room name)
       target_compile_options(${name}_tests PRIVATE -Wno-maybe-uninitialized)
     endif()
     longnet_test_options(${name}_tests ${tests_optimised})
-    set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+    set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
     gtest_discover_tests(${name}_tests TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST
                          PROPERTIES TIMEOUT 1200)
   endif()
