@@ -14,7 +14,7 @@ struct Outcome {
   void expect(bool ok, const std::string& what);  // prints what failed
 };
 
-// Prints why something is left out. False for an empty reason: it is not.
+// Prints why something is left out; returns whether there was a reason.
 bool left_out(const std::string& why);
 
 float half_value(uint16_t bits);  // value of an fp16

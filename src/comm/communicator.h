@@ -34,7 +34,7 @@ inline Transfer message_from(Rank peer, std::span<std::byte> into) {
 
 // A transport counts a message when it has moved it: of a send, when the transport is done with its
 // bytes. What a library's own collectives move (MPI_Iallgatherv, ncclAllGather) cannot be seen: it
-// is modelled as the messages that must be delivered at least.
+// is taken as the messages that must be delivered at least.
 struct CommCounters {
   int64_t bytes_sent = 0, messages_sent = 0;  // messages: non-empty ones
   int64_t bytes_received = 0, messages_received = 0;

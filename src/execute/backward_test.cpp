@@ -70,7 +70,7 @@ BackwardRun run_backward(const Case& c, int threads = 1) {
   const AttentionProblem& p = c.problem;
   const size_t tokens = size_t(p.batch * p.seq_len * p.head_dim);
   BackwardRun out;
-  if (kernel->rounds_powers(p.dtype)) out.powers_error = kRoundedGradientTolerance;
+  if (kernel->rounds_probabilities(p.dtype)) out.powers_error = kRoundedGradientTolerance;
   out.o.resize(tokens * size_t(p.num_heads));
   out.q = out.o;
   out.k.resize(tokens * size_t(p.num_kv_heads));

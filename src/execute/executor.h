@@ -84,8 +84,8 @@ class Executor {
   virtual SampleErrors compare(const ExpectedRows& expected) const = 0;
   // Number of values of the output that are NaN: 0 after a right run.
   virtual int64_t count_nan() const = 0;
-  // Whether the kernel rounds powers to 16 bits, which decides what errors pass (tolerances.h).
-  virtual bool rounds_powers() const { return false; }
+  // Whether the kernel rounds P to 16 bits, which decides what errors pass (tolerances.h).
+  virtual bool rounds_probabilities() const { return false; }
   // Another program in the memory of this one, which must outlive it and be open: its first slots
   // are this one's, and scratch memory behind them, as lowered collectives use, is in any others.
   // Nothing where an executor has none.

@@ -224,7 +224,7 @@ std::array<CheckOutcome, 3> GradientCheck::judge_together(const GradientErrors& 
                                                           Communicator& comm,
                                                           double tolerance) const {
   if (tolerance <= 0)
-    tolerance = gradient_tolerance(executor_.rounds_powers(), executor_.sharded(), 0);
+    tolerance = gradient_tolerance(executor_.rounds_probabilities(), executor_.sharded(), 0);
   std::array<CheckOutcome, 3> outcomes;
   for (size_t i = 0; i < mine.size(); ++i)
     outcomes[i] = longnet::judge_together(executor_, mine[i], 0, comm, tolerance);
@@ -330,7 +330,7 @@ Conservation conservation(const Executor& executor, Communicator& comm) {
   comm.all_sum(terms.products);
   comm.all_sum(terms.keys);
   return conservation(terms, bound.sharded(), bound.program().output_is_partial(),
-                      law_tolerance(executor.rounds_powers(), executor.sharded()));
+                      law_tolerance(executor.rounds_probabilities(), executor.sharded()));
 }
 
 }  // namespace longnet

@@ -32,7 +32,7 @@ struct KeyChoice {
 inline constexpr int64_t kFewestKeys = 32, kKeysPerRank = 8, kMostKeys = 256;
 // Chooses one key of each stratum and, spread over the queries, so many more that there are
 // kFewestKeys, or kKeysPerRank of each rank: a rank adds what its own queries give to each key.
-// None in a mixture by sum or mean. `ranks`: those that run, empty: all.
+// None unless branches mix by LSE. `ranks`: those that run, empty: all.
 //
 //   4 K/V heads on 2 ranks, 3 branches: 12 + 8 strata, and 32 keys
 KeyChoice choose_keys(const ShardedProblem& sharded, const std::vector<QuerySample>& queries,

@@ -51,7 +51,9 @@ class ProgramExecutor : public Executor {
     return compare_samples(*bound_, expected);
   }
   int64_t count_nan() const override;
-  bool rounds_powers() const override { return kernel_.rounds_powers(sharded().problem.dtype); }
+  bool rounds_probabilities() const override {
+    return kernel_.rounds_probabilities(sharded().problem.dtype);
+  }
   std::unique_ptr<Executor> in_same_memory(const Schedule& schedule) const override {
     return std::make_unique<ProgramExecutor>(schedule, *this);
   }

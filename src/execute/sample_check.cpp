@@ -354,7 +354,7 @@ CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, 
     all.add(one);
   }
   return judge(all, int64_t(comm.sum_of(double(nan_values))), executor.sharded(),
-               output_tolerance(executor.rounds_powers(), tolerance, mine.rounded));
+               output_tolerance(executor.rounds_probabilities(), tolerance, mine.rounded));
 }
 
 CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,

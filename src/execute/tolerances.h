@@ -1,4 +1,4 @@
-// Largest errors that count as right, by how a kernel multiplies powers of scores with V: in fp32,
+// Largest errors that count as right, by how a kernel multiplies P = exp(S - L) with V: in fp32,
 // or rounded to 16 bits, as kernels of GPUs and cpu_amx with bf16 storage do.
 #pragma once
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace longnet {
 
-// Of 16-bit powers: the relative L2 error of O, and the error of LSE.
+// Of P in 16 bits: the relative L2 error of O, and the error of LSE.
 inline constexpr double kRoundedPowersTolerance = 4e-3, kRoundedPowersLseTolerance = 1e-4;
 // The same of gradients, which are products of more factors, and of sums over the rows of a
 // sequence, whose roundings are independent: divided by the square root of their number.
@@ -16,8 +16,8 @@ inline constexpr double kLawTolerance = 1e-6;  // of fp32
 
 // Returns the largest errors of O that pass. `given`: the relative L2 error, 0 for the default.
 // `rounded_output`: O was sent or is stored in bf16.
-inline Tolerance output_tolerance(bool rounds_powers, double given, bool rounded_output) {
-  if (!rounds_powers) return {.rel_l2 = given};
+inline Tolerance output_tolerance(bool rounds_probabilities, double given, bool rounded_output) {
+  if (!rounds_probabilities) return {.rel_l2 = given};
   // Where a kernel's error is near half a unit, both sides round to different values now and then.
   constexpr double kHalfBf16Unit = 1.0 / 256;
   const double usual = kRoundedPowersTolerance + (rounded_output ? kHalfBf16Unit : 0);
@@ -26,13 +26,13 @@ inline Tolerance output_tolerance(bool rounds_powers, double given, bool rounded
 
 // The same of the relative L2 errors of gradients, products of more factors than an output, and of
 // laws of conservation (gradient_check.h).
-inline double gradient_tolerance(bool rounds_powers, const ShardedProblem& s, double given) {
+inline double gradient_tolerance(bool rounds_probabilities, const ShardedProblem& s, double given) {
   if (given > 0) return given;
-  return rounds_powers ? kRoundedGradientTolerance : 2 * check_tolerance(s);
+  return rounds_probabilities ? kRoundedGradientTolerance : 2 * check_tolerance(s);
 }
-inline double law_tolerance(bool rounds_powers, const ShardedProblem& s) {
-  return rounds_powers ? kRoundedLawTolerance / std::sqrt(double(s.problem.seq_len))
-                       : kLawTolerance;
+inline double law_tolerance(bool rounds_probabilities, const ShardedProblem& s) {
+  return rounds_probabilities ? kRoundedLawTolerance / std::sqrt(double(s.problem.seq_len))
+                              : kLawTolerance;
 }
 
 }  // namespace longnet

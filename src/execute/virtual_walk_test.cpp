@@ -341,7 +341,7 @@ WalkedGradients walk_gradients(const Case& c, int ranks, const std::vector<Rank>
   for (const size_t tensor : {1, 2})  // each key once, whichever unit completes it
     EXPECT_EQ(errors[tensor].chosen, int64_t(keys.keys.size())) << c.algorithm;
   found.outcomes =
-      judge_gradients(errors, whole, gradient_tolerance(/*rounds_powers=*/false, whole, 0));
+      judge_gradients(errors, whole, gradient_tolerance(/*rounds_probabilities=*/false, whole, 0));
   found.conserved = conservation(found.laws, whole, true);
   return found;
 }

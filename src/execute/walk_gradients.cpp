@@ -209,7 +209,7 @@ void WalkGradients::inspect(const BoundProgram& bound, const std::vector<QuerySa
     Stopwatch watch(out.times.summarize_s);
     g.digests = digest_gradients(bound, *worker_);
     const std::vector<FillRows> moved = shared_->rows_of(bound);
-    add_digests(moved, ~uint64_t{0}, g);
+    add_digests(moved, ~uint64_t{0}, g);  // -1 modulo 2^64: takes them out
     shared_->add(moved);
     for (const FillRows& row : moved)
       std::fill_n(static_cast<float*>(row.out), problem_.head_dim, 0.0f);

@@ -9,7 +9,8 @@
 namespace longnet {
 
 // What the runs of a model, or of a layer alone, say of the function that they computed: nats a
-// token; and <y, dO> of the output and given gradients, in units of what such a sum of chance has.
+// token; and <y, dO> of the output and given gradients, in standard deviations of such a sum of
+// random terms.
 inline const std::string kLossNats = "loss_nats", kOutputProduct = "output_product";
 // Largest difference between those of the same function, relative where they are beyond 1: sums in
 // fp32 round in another order where attention's algorithm, ranks or layout are others.

@@ -39,8 +39,8 @@ struct KvRun {
   GridVector step_bytes{};  // distance to the same run of the grid's next task
 };
 
-// Row i of O at o + i * o_stride, its LSE at lse[i * lse_stride]. Strides are in floats, and so are
-// they where O has 16 bits: head_dim / 2 floats hold a row.
+// Row i of O at o + i * o_stride, its LSE at lse[i * lse_stride]. Strides count floats, also
+// where O has 16 bits: a row is head_dim / 2 floats then.
 struct PartialRun {
   float* o = nullptr;
   float* lse = nullptr;

@@ -95,8 +95,8 @@ class AttentionKernel {
   }
   // Enough for attend() too: all mixtures but the exact one by LSE attend once more.
   virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
-  // Whether powers of scores, and dS of a backward pass, are rounded to 16 bits before products.
-  virtual bool rounds_powers(DType) const { return false; }
+  // Whether P = exp(S - L), and dS of a backward pass, are rounded to 16 bits before products.
+  virtual bool rounds_probabilities(DType) const { return false; }
   // Why this pass cannot run with these options; empty: it can.
   std::string why_unsupported(const AttendOptions& options, Pass pass) const {
     if (options.output_dtype != DType::kFloat32)

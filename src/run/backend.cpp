@@ -149,8 +149,8 @@ class HostBackend final : public Backend {
   void record_walking_device(PointRecord& record) const override {
     record.metrics["usable_cores"] = cores_here(record.params.threads);
   }
-  bool rounds_powers(const PointParams& p) const override {
-    return make_kernel(p.kernel)->rounds_powers(p.problem.dtype);
+  bool rounds_probabilities(const PointParams& p) const override {
+    return make_kernel(p.kernel)->rounds_probabilities(p.problem.dtype);
   }
 
  private:

@@ -113,8 +113,8 @@ class Backend {
                           const RunnerOptions& options) const = 0;
   // Describes the device that walks in the record.
   virtual void record_walking_device(PointRecord& record) const = 0;
-  // Whether the point's kernel rounds powers to 16 bits (execute/tolerances.h).
-  virtual bool rounds_powers(const PointParams& params) const = 0;
+  // Whether the point's kernel rounds P to 16 bits (execute/tolerances.h).
+  virtual bool rounds_probabilities(const PointParams& params) const = 0;
 };
 
 // The backend of a kernel's name. Nothing else decides by names where a kernel runs.

@@ -13,6 +13,7 @@
 #include "measure/statistics.h"
 #include "pattern/dependency_depth.h"
 #include "run/sweep.h"
+#include "schedule/registry.h"
 
 namespace longnet {
 namespace {
@@ -100,7 +101,7 @@ TEST(Configs, OpponentsHoldEveryAlgorithm) {
   const Preset p = preset("opponents-cpu.json");
   const auto names = known().known.names;
   for (const std::string& name : names.at("algorithm")) {
-    const bool left_out = name == "local" || name == "query_ring";  // forward, that is the ring
+    const bool left_out = name == "local" || !find_algorithm(name).forward_of.empty();
     EXPECT_EQ(p.count(concat("algorithm == ", name, " && ranks == 8 && seq_len == 4K && ",
                              "head_slice == 0 && collective == native")),
               left_out ? 0 : 1)
@@ -116,6 +117,12 @@ TEST(Configs, OpponentsHoldEveryAlgorithm) {
   EXPECT_GT(p.count("collective != native"), 8);
   EXPECT_GT(p.seconds(), 60);
   EXPECT_LT(p.seconds(), 420);
+}
+
+TEST(Configs, BackwardHoldsEveryAlgorithm) {
+  const Preset p = preset("backward-cpu.json");
+  for (const AlgorithmInfo& info : algorithms())
+    EXPECT_GT(p.count(concat("pass == backward && algorithm == ", info.name)), 0) << info.name;
 }
 
 TEST(Configs, BalanceHoldsTheLayouts) {

@@ -239,7 +239,7 @@ class GpuBackend final : public GpuPlanning {
     clocks.look();
     clocks.write(record, nullptr);
   }
-  bool rounds_powers(const PointParams&) const override { return true; }
+  bool rounds_probabilities(const PointParams&) const override { return true; }
 };
 
 }  // namespace

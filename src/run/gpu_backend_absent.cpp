@@ -21,7 +21,7 @@ class AbsentGpus final : public GpuPlanning {
   double attend_rate(const PointParams&) const override { refuse(); }
   double peak_now(const PointParams&, double, const RunnerOptions&) const override { refuse(); }
   void record_walking_device(PointRecord&) const override { refuse(); }
-  bool rounds_powers(const PointParams&) const override { refuse(); }
+  bool rounds_probabilities(const PointParams&) const override { refuse(); }
 };
 
 }  // namespace

@@ -110,7 +110,7 @@ class ModelChecks final : public RunChecks {
     const bool first = comm_.rank() % params_.head_groups == 0;
     return comm_.sum_of(own + (first ? shared : 0)) * params_.head_groups / comm_.size();
   }
-  // <y, dO> is recorded in units of what such sums of chance have.
+  // <y, dO> is recorded in standard deviations of such a sum of random terms.
   double unit() const {
     const AttentionProblem& p = params_.problem;
     return of_layer_ ? 1 / std::sqrt(double(p.batch * p.seq_len * p.num_heads * p.head_dim)) : 1;

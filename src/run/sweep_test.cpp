@@ -159,9 +159,9 @@ TEST(Backend, KernelsRunOnHostOrGpu) {
             std::string::npos);
   p.problem.dtype = DType::kFloat32;
   p.kernel = "cpu_amx";
-  EXPECT_FALSE(backend_of("cpu_amx").rounds_powers(p));
+  EXPECT_FALSE(backend_of("cpu_amx").rounds_probabilities(p));
   p.problem.dtype = DType::kBFloat16;
-  EXPECT_TRUE(backend_of("cpu_amx").rounds_powers(p));
+  EXPECT_TRUE(backend_of("cpu_amx").rounds_probabilities(p));
 }
 
 // The samples of a point take milliseconds: others are seen beside all of it and what came before.

@@ -73,10 +73,10 @@ struct WalkData {
   int warmup() const { return int(options.measure.warmup); }
   CheckOutcome judged(const SampleErrors& errors, int64_t nan_values) const {
     return judge(errors, nan_values, sharded,
-                 output_tolerance(rounds_powers(), options.check.tolerance,
+                 output_tolerance(rounds_probabilities(), options.check.tolerance,
                                   sharded.problem.output_dtype == DType::kBFloat16));
   }
-  bool rounds_powers() const { return backend.rounds_powers(plan.point.params); }
+  bool rounds_probabilities() const { return backend.rounds_probabilities(plan.point.params); }
 };
 
 // From the journal of a walk to the record of its point: timing, content, check, memory and

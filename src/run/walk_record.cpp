@@ -104,7 +104,7 @@ void add_gradients(const WalkData& w, int walk, std::optional<WalkedGradients>& 
     sum.laws.add(l.gradients->laws, size_t(2 * l.unit.first_batch * p.num_kv_heads * p.head_dim));
   }
   Conservation laws = conservation(sum.laws, w.sharded, /*output_is_partial=*/true,
-                                   law_tolerance(w.rounds_powers(), w.sharded));
+                                   law_tolerance(w.rounds_probabilities(), w.sharded));
   if (worst) {
     for (size_t i = 0; i < sum.errors.size(); ++i) sum.errors[i].keep_worst(worst->sum.errors[i]);
     laws.keep_worst(worst->laws);
@@ -143,7 +143,7 @@ void fill_content(const WalkData& w, PointRecord& record) {
     content.gradient_digests = last.digests;
     of_gradients = judge_gradients(
         last.errors, w.sharded,
-        gradient_tolerance(w.rounds_powers(), w.sharded, w.options.check.tolerance));
+        gradient_tolerance(w.rounds_probabilities(), w.sharded, w.options.check.tolerance));
     outcome = worst_of(outcome, of_gradients);
   }
   set_content(record, content, tokens * record.params.problem.num_heads);

@@ -18,7 +18,7 @@ int64_t start_of_part(int64_t n, int64_t parts, int64_t i) {
   return i * (n / parts) + std::min(i, n % parts);
 }
 
-int64_t rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One algorithm each. q_, kv_, o_, statistics_ and grad_kv_ are bytes of a token and head, of all
 // sequences of the batch: of Q, dO or a result, of K and V, of O in fp32 with its LSE, of L and
@@ -206,14 +206,14 @@ class ClosedForms {
                             ? std::max<int64_t>(1, b.segment_length / b.summary_tokens)
                             : b.dilation_rate;
     if (s_.pattern.offset == OffsetRule::kNone) return 0;
-    return s_.pattern.offset == OffsetRule::kBlock ? head / rounded_up(heads_, all) : head % all;
+    return s_.pattern.offset == OffsetRule::kBlock ? head / ceil_quotient(heads_, all) : head % all;
   }
   // Selected tokens among the first `length` of a segment, and of a sequence.
   static int64_t selected(const DilatedBranch& b, int64_t at, int64_t length) {
     if (b.summary_tokens > 0)
       return std::clamp<int64_t>(length - (b.segment_length - b.summary_tokens * (at + 1)), 0,
                                  b.summary_tokens);
-    return length > at ? rounded_up(length - at, b.dilation_rate) : 0;
+    return length > at ? ceil_quotient(length - at, b.dilation_rate) : 0;
   }
   int64_t selected_before(const DilatedBranch& b, int64_t at, int64_t end) const {
     const int64_t w = segment_length(b);

@@ -25,7 +25,7 @@ struct RankCounts {
 std::string to_text(const RankCounts& counts);
 
 // Returns the counts of one pass, or nothing where no closed form is known: dilation that restarts
-// inside the sequence (phase_parts > 1), and algorithms that have none yet.
+// inside the sequence (phase_parts > 1). Every registered algorithm has one.
 std::optional<RankCounts> closed_form_counts(std::string_view algorithm,
                                              const ShardedProblem& sharded,
                                              const CollectiveChoice& choice, Rank rank,

@@ -15,7 +15,7 @@ struct Gradients {
 };
 
 // Slots of a backward pass with the same queries, and the gradients of their keys.
-struct BackwardRows {
+struct BackwardSlots {
   SlotView q, output, grad_out, statistics, grad_q, grad_kv;
 };
 
@@ -51,7 +51,7 @@ class ProgramBuilder {
   SlotView kv() const { return {kKvSlot, own()}; }
   SlotView output() const { return {kOutputSlot, own()}; }
   SlotView grad_kv() const { return {kGradKvSlot, own()}; }
-  BackwardRows backward_rows() const {
+  BackwardSlots backward_rows() const {
     const auto own_of = [&](int slot) { return SlotView{slot, own()}; };
     return {
         q(),      output(), own_of(kGradOutSlot), own_of(kStatisticsSlot), own_of(kGradQuerySlot),
@@ -138,7 +138,7 @@ class GradientSum {
  public:
   explicit GradientSum(ProgramBuilder& build) : GradientSum(build, build.backward_rows()) {}
   // The sum of gradients of these rows, whose dO is there after `ready`.
-  GradientSum(ProgramBuilder& build, const BackwardRows& rows, OpId ready = -1)
+  GradientSum(ProgramBuilder& build, const BackwardSlots& rows, OpId ready = -1)
       : build_(build), rows_(rows), own_keys_{rows.grad_kv}, grad_out_ready_(ready) {}
 
   // Adds the gradients of `attend`, whose target they have no use for. Before the first come the
@@ -181,7 +181,7 @@ class GradientSum {
   }
 
   ProgramBuilder& build_;
-  BackwardRows rows_;
+  BackwardSlots rows_;
   Gradients own_keys_;
   OpId grad_out_ready_;
   std::vector<OpId> ready_;  // ops that the next attend must wait for

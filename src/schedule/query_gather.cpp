@@ -42,7 +42,7 @@ class QueryGatherProgram {
       sum.add(build_.attend(build_.kv()), sum.own_keys());
       return build_.take();
     }
-    const BackwardRows own = build_.backward_rows();
+    const BackwardSlots own = build_.backward_rows();
     const auto [queries, q_ready] = gather(own.q, TensorKind::kQuery);
     const auto [grad_out, ready] = gather(own.grad_out, TensorKind::kGradOut);
     const SlotView statistics = add(TensorKind::kStatistics, SlotTag::kGathered);

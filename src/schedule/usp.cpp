@@ -80,7 +80,7 @@ class UspProgram {
   }
 
   RankProgram make_backward() {
-    BackwardRows rows = build_.backward_rows();
+    BackwardSlots rows = build_.backward_rows();
     SlotView kv = build_.kv();
     OpId ready = -1;
     if (degree_ > 1) {
@@ -107,7 +107,7 @@ class UspProgram {
         exchange(TensorKind::kGradQuery, rows.grad_q, split_, sum.queries_done());
     const auto [dkv, dkv_arrived] =
         exchange(TensorKind::kGradKeyValue, rows.grad_kv, split_, {sum.own_keys().last});
-    const BackwardRows own_rows = build_.backward_rows();
+    const BackwardSlots own_rows = build_.backward_rows();
     OpId added = build_.add(Reset{own_rows.grad_kv});
     for (int i = 0; i < degree_; ++i) {
       build_.add(Pack{dq.piece(i), own_rows.grad_q}, {dq_arrived});

@@ -90,7 +90,7 @@ class DeviceExecutor final : public Executor {
 
   SampleErrors compare(const ExpectedRows& expected) const override;
   int64_t count_nan() const override;
-  bool rounds_powers() const override { return true; }
+  bool rounds_probabilities() const override { return true; }
   std::unique_ptr<Executor> in_same_memory(const Schedule& schedule) const override;
   std::shared_ptr<const BoundProgram> on_host(std::span<const int> slots) const override;
   void read(std::span<const std::byte> from, std::byte* into) const override {

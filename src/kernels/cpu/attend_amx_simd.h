@@ -5,7 +5,7 @@
 // the product of two such sums that of six products of pieces up to 2^-24 ("bf16x3", Henry et al.,
 // "Leveraging the bfloat16 artificial intelligence datatype", 2019): errors are those of fp32. With
 // bf16 storage all have one piece, powers P too, which are rounded to it and summed in fp32 before;
-// errors are those of kernels of GPUs (AttentionKernel::rounds_powers).
+// errors are those of kernels of GPUs (AttentionKernel::rounds_probabilities).
 //
 //   for each chunk of 2048 query rows       Q in tiles, by columns; sums of O by columns
 //     for each panel of 128 keys            K in tiles; V in tiles, by columns

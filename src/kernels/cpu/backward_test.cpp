@@ -199,7 +199,7 @@ class CpuBackwardTest : public testing::Test {
     const Gradients expected = backward.run(*reference_);
     on_every_target([&](const AttentionKernel& kernel) {
       EXPECT_LE(relative_error(backward.run(kernel), expected),
-                tolerance + rounding_of_powers(kernel, spec.dtype))
+                tolerance + rounding_of_probabilities(kernel, spec.dtype))
           << to_string(spec);
     });
   }

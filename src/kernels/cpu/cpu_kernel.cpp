@@ -224,7 +224,7 @@ class AmxKernel final : public CpuKernel {
     const std::string why = CpuKernel::why_unsupported(options);
     return why.empty() ? why_amx_absent() : why;
   }
-  bool rounds_powers(DType storage) const override { return storage == DType::kBFloat16; }
+  bool rounds_probabilities(DType storage) const override { return storage == DType::kBFloat16; }
 
  protected:
   int64_t task_bytes(const AttendOptions& options) const override {

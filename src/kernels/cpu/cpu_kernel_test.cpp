@@ -33,7 +33,7 @@ class CpuKernelTest : public testing::Test {
     on_every_target([&](const AttentionKernel& kernel) {
       const AttendResult result = attend.run(kernel);
       EXPECT_LE(relative_error(result, expected),
-                tolerance + rounding_of_powers(kernel, spec.dtype))
+                tolerance + rounding_of_probabilities(kernel, spec.dtype))
           << to_string(spec);
       EXPECT_LE(lse_error(result, expected), 10 * tolerance) << to_string(spec);
     });

@@ -13,19 +13,19 @@ namespace longnet {
 // body(kernel) for each kernel of the cores on each instruction set that it supports.
 template <class Body>
 void on_every_target(const Body& body) {
-  for (const std::string name : {"cpu", "cpu_amx"})
+  for (const KernelInfo& info : kernels())
     for (const std::string& target : simd_targets()) {
       const ScopedSimdTarget use(target);
-      const auto kernel = make_kernel(name);
-      if (!kernel->why_unsupported({}).empty()) continue;
-      SCOPED_TRACE(concat(name, " ", target));
+      const auto kernel = info.make();
+      if (info.name == "reference" || !kernel->why_unsupported({}).empty()) continue;
+      SCOPED_TRACE(concat(info.name, " ", target));
       body(*kernel);
     }
 }
 
-// What powers that are rounded to 16 bits, by 2^-9 of each at most, add to a relative error.
-inline double rounding_of_powers(const AttentionKernel& kernel, DType storage) {
-  return kernel.rounds_powers(storage) ? 1.0 / 256 : 0.0;
+// What P, rounded to 16 bits by 2^-9 of each value at most, adds to a relative error.
+inline double rounding_of_probabilities(const AttentionKernel& kernel, DType storage) {
+  return kernel.rounds_probabilities(storage) ? 1.0 / 256 : 0.0;
 }
 
 }  // namespace longnet
