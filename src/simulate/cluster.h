@@ -63,6 +63,7 @@ struct KernelRow {
   bool backward = false;
   double flops_per_s = 0;  // 4 head_dim per (query, key) pair, 10 backward
   double all_rows = 0;     // x heads x batch, whose last wave counts; 0: measured in whole waves
+  bool estimate = false;   // of another device: what rests on it is a guess
   std::string source{};
   bool prices(const std::string& name, DType type, bool of_backward) const {
     return kernel == name && dtype == type && backward == of_backward;
@@ -75,6 +76,12 @@ enum class KernelSplit { kQueries, kKeys, kBoth };
 constexpr auto texts_of(KernelSplit) { return texts("queries", "keys", "both"); }
 struct BackwardSplit {
   KernelSplit value = KernelSplit::kQueries;
+  std::string source{};
+};
+
+// Blocks of a forward pass that a multiprocessor holds at once, up to a head_dim; beyond it one.
+struct BlocksAtOnce {
+  double value = 1, max_head_dim = 0;
   std::string source{};
 };
 
@@ -108,7 +115,7 @@ struct DeviceSpec {
   std::vector<AttendModel> attend_model{};
   Quantity launch_s{};   // before each op that computes or copies
   Quantity fill_rows{};  // rows (x heads x batch) of a wave of blocks, one an SM; 0: one wave
-  std::map<std::string, Quantity> blocks_at_once{};  // of an SM, forward, by kernel; others one
+  std::map<std::string, BlocksAtOnce> blocks_at_once{};  // by kernel; others one
   Quantity pack_bytes_per_s{};   // bytes copied; 0: half the memory bandwidth (read and write)
   Quantity merge_bytes_per_s{};  // bytes of partials folded in; 0: a third of it
   Quantity sum_bytes_per_s{};    // bytes of gradients added; 0: a third of it

@@ -191,6 +191,7 @@ void fields(FileObject& f, KernelRow& row) {
   if (f.has("backward", row.backward)) f.field("backward", row.backward);
   f.field("flops_per_s", row.flops_per_s, kAmount);
   if (f.has("all_rows", row.all_rows > 0)) f.field("all_rows", row.all_rows, kAmount);
+  if (f.has("estimate", row.estimate)) f.field("estimate", row.estimate);
   f.source(row.source);
 }
 
@@ -250,14 +251,17 @@ void fields(FileObject& f, DeviceSpec& d) {
       for (const std::string& kernel : kernels) read(inner, kernel, out[kernel]);
     });
   };
-  by_kernel("backward_splits", d.backward_splits,
-            [](FileObject& inner, const std::string& kernel, BackwardSplit& split) {
-              inner.sourced(kernel, split.value, split.source);
-            });
-  by_kernel("blocks_at_once", d.blocks_at_once,
-            [](FileObject& inner, const std::string& kernel, Quantity& blocks) {
-              quantity(inner, kernel, blocks, kCount);
-            });
+  by_kernel("backward_splits", d.backward_splits, [](FileObject& inner, auto& kernel, auto& split) {
+    inner.sourced(kernel, split.value, split.source);
+  });
+  by_kernel("blocks_at_once", d.blocks_at_once, [](FileObject& inner, auto& kernel, auto& blocks) {
+    inner.object(kernel, [&](FileObject& one) {
+      one.field("value", blocks.value, kCount.limits);
+      one.field("max_head_dim", blocks.max_head_dim, kCount.limits);
+      one.require({"value", "max_head_dim"}, "a number");
+      one.source(blocks.source);
+    });
+  });
 }
 
 void fields(FileObject& f, TopologySpec& t) {

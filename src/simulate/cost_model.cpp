@@ -21,6 +21,17 @@ double count_runs(const ShardedProblem& s, const Attend& op) {
   return runs;
 }
 
+// True of later steps of a zigzag ring: each range of queries sees whole ranges of keys or none.
+bool sees_whole_ranges(const ShardedProblem& s, const Attend& op) {
+  if (s.layout.kind() != LayoutKind::kZigzag) return false;
+  bool cuts = false;
+  for_each_query_range(s, op, [&](const TokenRange& q) {
+    for (const TokenRange& k : tokens_of(s, {.rows = op.kv.rows}))
+      cuts |= k.last() > q.first && k.first <= q.last();
+  });
+  return !cuts;
+}
+
 // The device's model for `p`, interpolated in head_dim and held at the ends, whose head_dim it then
 // has; `masked` chooses among causal ones, `backward` among those of backward passes. None when
 // there is none for its dtype.
@@ -120,23 +131,26 @@ CostModel::Prices CostModel::read_prices(bool backward) const {
   Prices out{.backward = backward,
              .models = {find_attend_model(device, p, false, backward),
                         find_attend_model(device, p, true, backward)}};
-  for (const KernelRow& row : device.attend)
-    if (row.prices(device.kernel, p.dtype, backward))
-      out.tables[row.causal].add(
-          row.rows, row.head_dim,
-          pair_flops(backward ? 2.5 : 1.0, int64_t(row.head_dim)) /
-              (row.flops_per_s * (row.all_rows > 0 ? wave_factor(row.all_rows, backward) : 1)));
+  for (const KernelRow& row : device.attend) {
+    if (!row.prices(device.kernel, p.dtype, backward)) continue;
+    const double waves = row.all_rows > 0 ? wave_factor(row.all_rows, row.head_dim, backward) : 1;
+    const double pair_s =
+        pair_flops(backward ? 2.5 : 1.0, int64_t(row.head_dim)) / (row.flops_per_s * waves);
+    out.tables[row.causal].add(row.rows, row.head_dim, pair_s);
+    if (!row.estimate) out.known[row.causal].add(row.rows, row.head_dim, pair_s);
+  }
   out.has_unmasked = !out.tables[0].empty();
   if (!out.has_unmasked) out.tables[0] = out.tables[1];
   return out;
 }
 
 // Blocks of rows run in waves, of which the last is seldom full: whole waves over those needed.
-double CostModel::wave_factor(double rows, bool backward) const {
+double CostModel::wave_factor(double rows, double head_dim, bool backward) const {
   const DeviceSpec& device = cluster_.device;
   if (device.fill_rows.value == 0) return 1;
   const auto at_once = device.blocks_at_once.find(device.kernel);
-  const bool is_one = backward || at_once == device.blocks_at_once.end();
+  const bool is_one =
+      backward || at_once == device.blocks_at_once.end() || head_dim > at_once->second.max_head_dim;
   const double waves = rows / (device.fill_rows.value * (is_one ? 1 : at_once->second.value));
   return std::ceil(waves) / waves;
 }
@@ -147,8 +161,8 @@ Price CostModel::split_price(const Prices& prices, const AttendCounts& c, double
                              double most) const {
   const double d = double(sharded_.problem.head_dim);
   const auto& [unmasked, masked] = prices.tables;
-  const double waves = wave_factor(rows, prices.backward), uncut = unmasked.read(most, d);
-  const bool knows_uncut = prices.has_unmasked && unmasked.covers(most, d);
+  const double waves = wave_factor(rows, d, prices.backward), uncut = unmasked.read(most, d);
+  const bool knows_uncut = prices.has_unmasked && prices.known[0].covers(most, d);
   if (!c.masked) return {waves * uncut, !knows_uncut};
   const double seen = c.pairs / rows, half = std::max(0.5, seen / most);
   const double others = std::min(most, 2 * seen);
@@ -156,7 +170,7 @@ Price CostModel::split_price(const Prices& prices, const AttendCounts& c, double
   const bool is_slower = prices.backward && prices.has_unmasked && uncut > triangle;
   const bool takes_uncut = is_slower || half > 0.51;  // a triangle's half has the diagonal besides
   return {waves * interpolate(half, 0.5, is_slower ? uncut : triangle, 1, uncut),
-          !masked.covers(others, d) || (takes_uncut && !knows_uncut)};
+          !prices.known[1].covers(others, d) || (takes_uncut && !knows_uncut)};
 }
 
 Price CostModel::pair_price(const Prices& prices, const Attend& op, const AttendCounts& c) const {
@@ -193,7 +207,7 @@ CostModel::AttendCost CostModel::attend(const Attend& op, bool backward, bool ad
   const Prices& prices = prices_[backward];
   if (prices.tables[p.causal].empty()) throw UsageError(why_no_speed(cluster_, p, Pass::kBackward));
   const auto& any = prices.models[p.causal];
-  const AttendCounts c = count_attend(sharded_, op, any ? any->block_rows : kOneBlock);
+  AttendCounts c = count_attend(sharded_, op, any ? any->block_rows : kOneBlock);
   const double launch = device.launch_s.value;
   if (any) {
     const auto& own = prices.models[c.masked];
@@ -201,6 +215,10 @@ CostModel::AttendCost CostModel::attend(const Attend& op, bool backward, bool ad
     return {{attend_seconds(own ? *own : *any, c) / speed_ + launch, !is_known}, c.pairs};
   }
   if (c.pairs == 0) return {{launch}};
+  if (c.masked && sees_whole_ranges(sharded_, op)) {
+    c.most_keys = c.pairs / c.queries;
+    c.masked = false;
+  }
   const Price pair = pair_price(prices, op, c);
   const double compute = c.pairs * pair.seconds;
   const double memory = memory_bytes(op, c, backward) / device.memory_bandwidth_bytes_per_s.value;

@@ -7,8 +7,11 @@
 // rows of its own; where its kernel splits keys, by the queries that a key has, in waves of keys.
 // Packs, merges, sums of gradients and deltas move bytes.
 //
-// An attend that causality does not cut takes the unmasked rows of the table. Few masked figures of
-// backward passes are published: a pair under a mask costs at least what it costs without one.
+// An attend that causality does not cut takes the unmasked rows of the table. So do later steps of
+// a zigzag ring, where half of the queries see all keys or all of them half of the keys (libraries
+// call them so: ring-flash-attention, zigzag_ring_flash_attn.py, causal=False); both count as the
+// latter. Few masked figures of backward passes are published: a pair under a mask costs at least
+// what it costs without one.
 //
 // A price that no figure of the cluster file covers is a guess, and marked (Price).
 //
@@ -94,12 +97,12 @@ class CostModel {
   Price function_price(int64_t bytes, const Quantity& speed) const;
   struct Prices {  // attends without a mask and with one
     bool backward;
-    std::array<KernelTable, 2> tables{};
+    std::array<KernelTable, 2> tables{}, known{};  // all rows; those that are no estimates
     std::array<std::optional<AttendModel>, 2> models{};
     bool has_unmasked = false;  // the first table has rows of its own, not those of the second
   };
   Prices read_prices(bool backward) const;
-  double wave_factor(double rows, bool backward) const;
+  double wave_factor(double rows, double head_dim, bool backward) const;
   // Seconds a pair of a kernel whose blocks of `rows` (queries or keys, of all heads) loop over the
   // others, of which a row would see `most` without a mask.
   Price split_price(const Prices& prices, const AttendCounts& counts, double rows,

@@ -117,6 +117,51 @@ TEST(CostModel, RowsOfTheOtherMaskAreAGuess) {
   }
 }
 
+TEST(CostModel, AnotherDevicesRowIsAGuess) {
+  const ShardedProblem s = problem(1024, 1, false, dense_pattern(1024));
+  const Attend op = attends(ring_attention(s), 0).front();
+  ClusterSpec c = plain_cluster();
+  const double seconds = CostModel(c, s).attend(op).seconds;
+  EXPECT_FALSE(CostModel(c, s).attend(op).beyond_table);
+  for (KernelRow& row : c.device.attend) row.estimate = true;
+  EXPECT_TRUE(CostModel(c, s).attend(op).beyond_table);
+  EXPECT_EQ(CostModel(c, s).attend(op).seconds, seconds);
+}
+
+// Rank 1 of four holds chunks 1 and 6 of eight. Its own step is under the mask; all its queries see
+// the first of rank 0's chunks 0 and 7, its second half sees both of rank 2's chunks 2 and 5.
+TEST(CostModel, LaterStepsOfAZigzagRingHaveNoMask) {
+  ShardedProblem s = problem(8192, 4, true, dense_pattern(8192));
+  s.layout = {8192, 4, LayoutKind::kZigzag};
+  ClusterSpec c = plain_cluster();
+  for (KernelRow& row : c.device.attend) row.flops_per_s = row.causal ? 1e14 : 2e14;
+  std::vector<double> speeds;
+  for (const Attend& op : attends(ring_attention(s), 1)) {
+    const CostModel::AttendCost price = CostModel(c, s).attend(op);
+    speeds.push_back(256 * price.pairs / price.seconds);
+  }
+  const auto near = [](double value) { return testing::DoubleNear(value, 1e11); };
+  EXPECT_THAT(speeds, testing::ElementsAre(near(1e14), near(2e14), near(2e14), near(2e14)));
+}
+
+TEST(CostModel, AnSmHoldsSeveralBlocksUpToAHeadDim) {
+  const ShardedProblem s = problem(4096, 1, false, dense_pattern(4096));
+  const Attend op = attends(ring_attention(s), 0).front();
+  ClusterSpec c = plain_cluster();
+  const auto waves = [&] {
+    return CostModel(c, s).attend(op).seconds / (256.0 * 8192 * 4096 / 1e14);
+  };
+  c.device.fill_rows = {8192 / 2.4, "test"};
+  EXPECT_NEAR(waves(), 3 / 2.4, 1e-9);
+  c.device.blocks_at_once[c.device.kernel] = {2, 64, "test"};
+  EXPECT_NEAR(waves(), 2 / 1.2, 1e-9);
+  c.device.blocks_at_once[c.device.kernel] = {2, 63, "test"};
+  EXPECT_NEAR(waves(), 3 / 2.4, 1e-9);
+  // Nor for a row of such a head_dim: it is as fast as it says in waves like its own.
+  for (KernelRow& row : c.device.attend) row.all_rows = 8192;
+  EXPECT_NEAR(waves(), 1, 1e-9);
+}
+
 TEST(CostModel, AModelHeldInHeadDimOrOfTheOtherMaskIsAGuess) {
   ClusterSpec c = plain_cluster();
   const auto is_guess = [&](int64_t head_dim, bool causal) {

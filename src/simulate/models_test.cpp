@@ -212,7 +212,7 @@ TEST(CostModel, AnAttendTakesItsFlopsAtTheTablesSpeed) {
   EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds,
                    5e-6 + 2 * (4096.0 * 4 - 1) / (4096 * 4) * flops / 1e14);
   // Two blocks at once: half a wave. A row that was measured in such a one is as fast as it says.
-  c.device.blocks_at_once[c.device.kernel] = {2, "test"};
+  c.device.blocks_at_once[c.device.kernel] = {2, 64, "test"};
   EXPECT_DOUBLE_EQ(CostModel(c, s).attend(whole(s)).seconds,
                    5e-6 + 2 * (4096.0 * 4 - 1) / (4096 * 4) * flops / 1e14);
   for (KernelRow& row : c.device.attend) row.all_rows = 4096.0 * 4;
