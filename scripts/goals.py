@@ -54,6 +54,7 @@ def simulator(folder):
         ("  seconds of one core, every rank walked twice", usage("simulate-ring")["cpu_s"], "<=", 10),
         ("  memory in MB", usage("simulate-ring")["max_rss_bytes"] / 1e6, "<=", 300),
         ("figure5-cluster: seconds of one core", usage("simulate-figure5")["cpu_s"], "<=", 60),
+        ("crossover-cluster: seconds of one core", usage("simulate-crossover")["cpu_s"], "<=", 60),
         ("dilated, ring and usp on 131072 ranks: seconds of one core", usage("simulate-131072")["cpu_s"], "<=", 10),
     ]
 

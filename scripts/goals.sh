@@ -50,6 +50,7 @@ h100=configs/clusters/h100-ndr400.json
 simulate simulate-ring configs/crossover-cluster.json --what-if '' --set sweep.algorithm=ring --set sweep.ranks=4096 \
   --set sweep.seq_len=1M --no-collapse --alpha ideal
 simulate simulate-figure5 configs/figure5-cluster.json --cluster $h100
+simulate simulate-crossover configs/crossover-cluster.json
 simulate simulate-131072 configs/figure5-cluster.json --cluster $h100 --what-if nodes=16384 --set sweep.ranks=131072 \
   --set sweep.seq_len=1B --set sweep.algorithm=dilated,ring,usp --set sweep.causal=false --set sweep.layout=contiguous
 exec .venv/bin/python scripts/goals.py "$folder"

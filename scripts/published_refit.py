@@ -127,10 +127,9 @@ def quantile(values: list[float], q: float) -> float:
     return values[low] + (at - low) * (values[min(low + 1, len(values) - 1)] - values[low])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lnbench", type=pathlib.Path)
-    lnbench = parser.parse_args().lnbench
+def refit(lnbench: pathlib.Path) -> tuple[dict[str, float], dict[str, tuple[int, list[tuple[float, float]]]]]:
+    """Scales of the fit to all sources; by kind of case their number, and median and 95th percentile of the error:
+    of the shipped values, of the fit, of fits that have not seen a case's source."""
     with tempfile.TemporaryDirectory() as folder:
         predictor = Predictor(lnbench, pathlib.Path(folder))
         shipped = predictor.cases({})
@@ -150,18 +149,24 @@ def main() -> None:
             for i, c in enumerate(shipped):
                 if c["source"] == source:
                     left_out[i] = held[i]
-    print("parameter, scale of the fit to all sources")
-    for name, log in every.items():
-        print(f"{name:<36}{math.exp(log):6.3f}")
-    print("cases, their number; median and 95th percentile of the error in %: shipped, fitted, source left out")
     kinds = [f"messages, {c['size']}" if "MB" in c["size"] else "attention" for c in shipped]
-    for group in [*dict.fromkeys(kinds), "all"]:
-        chosen = [i for i, kind in enumerate(kinds) if group in (kind, "all")]
-        text = f"{group:<26}{len(chosen):4}"
-        for values in (errors, fitted, left_out):
-            off = [abs(math.expm1(values[i])) for i in chosen]
-            text += f"   {100 * quantile(off, 0.5):5.1f} {100 * quantile(off, 0.95):5.1f}"
-        print(text)
+    rows = {}
+    for kind in dict.fromkeys(kinds):
+        off = [[abs(math.expm1(v)) for v, k in zip(values, kinds) if k == kind] for values in (errors, fitted, left_out)]
+        rows[kind] = len(off[0]), [(quantile(e, 0.5), quantile(e, 0.95)) for e in off]
+    return {name: math.exp(log) for name, log in every.items()}, rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lnbench", type=pathlib.Path)
+    scales, rows = refit(parser.parse_args().lnbench)
+    print("parameter, scale of the fit to all sources")
+    for name, scale in scales.items():
+        print(f"{name:<36}{scale:6.3f}")
+    print("cases, their number; median and 95th percentile of the error in %: shipped, fitted, source left out")
+    for kind, (count, errors) in rows.items():
+        print(f"{kind:<26}{count:4}" + "".join(f"   {100 * median:5.1f} {100 * p95:5.1f}" for median, p95 in errors))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ import tempfile
 import unittest
 from typing import Any
 
+from published_refit import refit
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KINDS = ("attention", "messages, 16 MB and more", "messages, below 16 MB")
 Json = dict[str, Any]
@@ -81,6 +83,17 @@ def goal_rows() -> list[str]:
     return [f"| {name} | {bound} | {value} | {'reached' if good else 'missed'} |" for name, bound, value, good in goals()]
 
 
+@functools.cache
+def refit_rows() -> list[tuple[str, list[tuple[float, float]]]]:
+    return [(kind, errors) for kind, (_, errors) in refit(pathlib.Path(os.environ["LNBENCH"]))[1].items()]
+
+
+def left_out_rows() -> list[str]:
+    """Median and 95th percentile of the error: shipped, fitted to all, its source left out."""
+    cells = [[kind, *(f"{100 * m:.1f}, {100 * p95:.1f} %" for m, p95 in errors)] for kind, errors in refit_rows()]
+    return ["| " + " | ".join(row) + " |" for row in cells]
+
+
 def summary() -> str:
     """What README.md says of attention."""
     errors = [abs(c["error"]) for c in published()["cases"] if "tokens" in c["size"] and not c["blind"]]
@@ -94,9 +107,14 @@ class Published(unittest.TestCase):
 
     def test_the_page_states_the_errors_and_goals_of_today(self) -> None:
         page = (ROOT / "docs/simulator.md").read_text(encoding="utf-8")
-        for row in error_rows() + goal_rows():
+        for row in error_rows() + goal_rows() + left_out_rows():
             self.assertIn(f"\n{row}\n", page, "scripts/published_test.py --print has the rows of today")
         self.assertIn(summary(), (ROOT / "README.md").read_text(encoding="utf-8"))
+
+    def test_a_source_that_is_left_out_is_predicted_nearly_as_well(self) -> None:
+        for kind, (_, fitted, left_out) in refit_rows():
+            for of_all, of_others in zip(fitted, left_out):
+                self.assertLessEqual(of_others, 1.5 * of_all, kind)
 
     def test_the_command_fails_when_a_goal_is_missed(self) -> None:
         self.assertEqual(published()["reached"], all(good for _, _, _, good in goals()))
@@ -104,6 +122,6 @@ class Published(unittest.TestCase):
 
 if __name__ == "__main__":
     if "--print" in sys.argv:
-        print("\n".join([*error_rows(), "", *goal_rows(), "", summary()]))
+        print("\n".join([*error_rows(), "", *goal_rows(), "", *left_out_rows(), "", summary()]))
     else:
         unittest.main()
