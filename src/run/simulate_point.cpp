@@ -206,6 +206,7 @@ void set_metrics(SimulatedPoint& out, const SimulatePoint& options, const Progra
   if (std::ranges::any_of(programs.classes, &CompactProgram::beyond_table)) m[kBeyondTable] = 1;
   if (options.cluster.error.value > 0) m["error"] = options.cluster.error.value;
   m["simulated_messages"] = double(out.messages);
+  m["shared_messages"] = double(out.shared_messages);
   m["simulated_ranks"] = double(out.run.ranks.size());
   m["simulation_s"] = out.simulation_s;
   if (out.messages > 0) m["messages_per_s"] = double(out.messages) / out.simulation_s;
@@ -223,6 +224,7 @@ double set_band(SimulatedPoint& out, const ProgramSet& programs, const Topology&
     const SimulatedRun run = simulate(programs, topology, options.cluster, other);
     out.simulation_s += run.cpu_s;
     out.messages += run.messages;
+    out.shared_messages += run.shared_messages;
     return run.makespan_s;
   };
   how.timeline = false;
@@ -304,6 +306,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   out.run = simulate(programs, topology, options.cluster, how);
   out.simulation_s = out.run.cpu_s;
   out.messages = out.run.messages;
+  out.shared_messages = out.run.shared_messages;
   set_account(out.record, programs);
   const double alone_s = set_band(out, programs, topology, options, how);
   set_simulated_phases(out.record, out.run, options.cluster.execution, alone_s);
