@@ -88,6 +88,25 @@ TEST(Engine, FlowsWhoseRateStaysEndInTheirTurn) {
   expect_near(makespan(p, c), 6 * m / 5e10 + 5 * m / 1e10);
 }
 
+TEST(Engine, MessagesOverOneRouteStartApartAndTheShortOneEndsFirst) {
+  // Three pairs of two nodes share a card of C bytes/s: 3 C s bytes from 0 on, 3 C s from 1 s on,
+  // C / 2 s from 2 s on. At 2 s 3/2 and 5/2 C s are left; thirds until the last has its 1/2, 1.5 s
+  // later, then halves for the 1 left to the first, 2 s, then 1 s for the second.
+  const ClusterSpec c = plain_cluster({.inter_alpha = 0, .cards = 1});
+  std::vector<LooseProgram> p{size_t{8}};
+  const double second = 5e10, bytes[] = {3 * second, 3 * second, second / 2};
+  for (const Rank r : {0, 1, 2}) {
+    const int later = p[size_t(r)].add(OpKind::kAttend, -1, r);
+    p[size_t(r)].add(OpKind::kSend, r + 4, bytes[r], {later});
+    p[size_t(r) + 4].add(OpKind::kRecv, r, bytes[r]);
+  }
+  const ProgramSet set = pack_all(p, c.execution);
+  const SimulatedRun run = simulate(set, Topology(c, set.ranks), c);
+  expect_near(run.ranks[4].finish_s, 5.5);
+  expect_near(run.ranks[5].finish_s, 6.5);
+  expect_near(run.ranks[6].finish_s, 3.5);
+}
+
 TEST(Engine, MessagesOfAPairFollowEachOther) {
   // Both posted at 0: the second one's latency hides behind the first: alpha + 2 m / beta.
   const ClusterSpec c = plain_cluster();

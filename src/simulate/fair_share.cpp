@@ -21,36 +21,48 @@ void FairShare::set(Link& link, double capacity) {
   link.most_asked = capacity * kSameRate;
 }
 
-FairShare::Flow FairShare::start(std::span<const int> links, double most) {
-  const Flow flow = take_slot(flows_, free_flows_);
-  uses_.resize(std::max(uses_.size(), flows_.size() * most_links_));
-  flows_[flow] = {most, uint32_t(links.size())};
-  uint32_t id = uint32_t(flow * most_links_);
-  bool slowed = false;
+FairShare::Bundle FairShare::start(std::span<const int> links, double most) {
+  const Bundle bundle = take_slot(bundles_, free_bundles_);
+  if (uses_.size() < bundles_.size() * most_links_) uses_.resize(bundles_.size() * most_links_);
+  bundles_[bundle] = {most, uint32_t(links.size())};
+  uint32_t id = uint32_t(bundle * most_links_);
   for (const int link : links) {
     Link& l = links_[size_t(link)];
-    uses_[id] = {link, flow, l.first_user, kNoSlot};
+    uses_[id] = {link, bundle, l.first_user, kNoSlot};
     if (l.first_user != kNoSlot) uses_[l.first_user].previous = id;
     l.first_user = id++;
-    ++l.users;
-    l.asked += most;
-    if (!l.slows()) continue;
-    touch(link);
-    slowed = true;
   }
-  if (!slowed) flows_[flow].rate = most;
-  return flow;
+  add(bundle);
+  return bundle;
 }
 
-void FairShare::stop(Flow flow) {
-  for (const Use& use : uses_of(flow)) {
+void FairShare::add(Bundle bundle) {
+  State& b = bundles_[bundle];
+  ++b.flows;
+  bool slowed = false;
+  for (const Use& use : uses_of(bundle)) {
     Link& l = links_[size_t(use.link)];
+    ++l.flows;
+    l.asked += b.most;
+    if (!l.slows()) continue;
+    touch(use.link);
+    slowed = true;
+  }
+  if (!slowed) b.rate = b.most;
+}
+
+void FairShare::stop(Bundle bundle) {
+  State& b = bundles_[bundle];
+  const bool is_last = --b.flows == 0;
+  for (const Use& use : uses_of(bundle)) {
+    Link& l = links_[size_t(use.link)];
+    if (l.slows()) touch(use.link);
+    l.asked = --l.flows == 0 ? 0 : l.asked - b.most;  // no rounding is kept for ever
+    if (!is_last) continue;
     (use.previous == kNoSlot ? l.first_user : uses_[use.previous].next) = use.next;
     if (use.next != kNoSlot) uses_[use.next].previous = use.previous;
-    if (l.slows()) touch(use.link);
-    l.asked = --l.users == 0 ? 0 : l.asked - flows_[flow].most;  // no rounding is kept for ever
   }
-  free_flows_.push_back(flow);
+  if (is_last) free_bundles_.push_back(bundle);
 }
 
 void FairShare::set_capacity(int link, double capacity) {
@@ -58,72 +70,72 @@ void FairShare::set_capacity(int link, double capacity) {
   touch(link);
 }
 
-void FairShare::visit(Flow flow) {
-  flows_[flow].round = round_;
-  flows_[flow].fixed = false;
-  component_flows_.push_back(flow);
-  for (const Use& use : uses_of(flow)) {
-    Link& l = links_[size_t(use.link)];
-    if (l.round == round_ || !l.slows()) continue;
-    l.round = round_;
-    l.left = l.capacity;
-    l.open = l.users;
-    component_links_.push_back(use.link);
+// Collects all bundles and links that are connected to `from` through links that slow flows.
+void FairShare::collect(Bundle from) {
+  component_links_.clear();
+  component_.assign({from});
+  bundles_[from].round = round_;
+  for (size_t i = 0; i < component_.size(); ++i) {
+    bundles_[component_[i]].fixed = false;
+    for (const Use& use : uses_of(component_[i])) {
+      Link& l = links_[size_t(use.link)];
+      if (l.round == round_ || !l.slows()) continue;
+      l.round = round_;
+      l.left = l.capacity;
+      l.open = l.flows;
+      component_links_.push_back(use.link);
+      for (uint32_t user = l.first_user; user != kNoSlot; user = uses_[user].next) {
+        const Bundle bundle = uses_[user].bundle;
+        if (bundles_[bundle].round == round_) continue;
+        bundles_[bundle].round = round_;
+        component_.push_back(bundle);
+      }
+    }
   }
 }
 
-// Collects all flows and links that are connected to `from` through links that slow flows.
-void FairShare::collect(Flow from) {
-  component_links_.clear();
-  component_flows_.clear();
-  visit(from);
-  for (size_t i = 0; i < component_links_.size(); ++i)
-    for (uint32_t user = links_[size_t(component_links_[i])].first_user; user != kNoSlot;
-         user = uses_[user].next)
-      if (flows_[uses_[user].flow].round != round_) visit(uses_[user].flow);
-}
-
-void FairShare::fix(Flow flow, double rate) {
-  flows_[flow].fixed = true;
-  flows_[flow].rate = rate;
-  for (const Use& use : uses_of(flow)) {
+void FairShare::fix(Bundle bundle, double rate) {
+  State& b = bundles_[bundle];
+  b.fixed = true;
+  b.rate = rate;
+  rate *= b.flows;  // of all together
+  for (const Use& use : uses_of(bundle)) {
     links_[size_t(use.link)].left -= rate;
-    --links_[size_t(use.link)].open;
+    links_[size_t(use.link)].open -= b.flows;
   }
 }
 
 // Of the flows of the component that have no rate yet.
 double FairShare::least_limit() const {
   double least = kNone;
-  for (const Flow flow : component_flows_)
-    if (!flows_[flow].fixed) least = std::min(least, flows_[flow].most);
+  for (const Bundle bundle : component_)
+    if (!bundles_[bundle].fixed) least = std::min(least, bundles_[bundle].most);
   return least;
 }
 
+// Fixes the flows that have no rate yet and are held back by links or limits of the least rate.
 void FairShare::fill() {
   double limit = least_limit();
-  for (size_t fixed = 0; fixed < component_flows_.size();) {
+  for (size_t open = component_.size(); open > 0;) {
+    std::erase_if(component_links_, [&](int i) { return links_[size_t(i)].open == 0; });
     double least = limit;
+    for (const int i : component_links_)
+      least = std::min(least, links_[size_t(i)].left / links_[size_t(i)].open);
+    // To fix flows of one full link leaves to those of another one what it had for each of them.
     for (const int i : component_links_) {
       const Link& l = links_[size_t(i)];
-      if (l.open > 0) least = std::min(least, l.left / l.open);
-    }
-    full_.clear();
-    for (const int i : component_links_) {
-      const Link& l = links_[size_t(i)];
-      if (l.open > 0 && l.left / l.open <= least * kSameRate) full_.push_back(i);
-    }
-    for (const int i : full_)
-      for (uint32_t user = links_[size_t(i)].first_user; user != kNoSlot; user = uses_[user].next) {
-        if (flows_[uses_[user].flow].fixed) continue;
-        fix(uses_[user].flow, least);
-        ++fixed;
+      if (l.left > least * kSameRate * l.open) continue;
+      for (uint32_t user = l.first_user; user != kNoSlot; user = uses_[user].next) {
+        if (bundles_[uses_[user].bundle].fixed) continue;
+        fix(uses_[user].bundle, least);
+        --open;
       }
+    }
     if (limit > least * kSameRate) continue;
-    for (const Flow flow : component_flows_) {
-      if (flows_[flow].fixed || flows_[flow].most > least * kSameRate) continue;
-      fix(flow, least);
-      ++fixed;
+    for (const Bundle bundle : component_) {
+      if (bundles_[bundle].fixed || bundles_[bundle].most > least * kSameRate) continue;
+      fix(bundle, least);
+      --open;
     }
     limit = least_limit();
   }

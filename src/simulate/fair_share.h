@@ -4,11 +4,12 @@
 //
 // Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): the link that offers
 // its flows the least fixes theirs, is taken out with what they use elsewhere, and so on; a flow's
-// own limit counts as a link of its own. A link that carries all its flows at their limits slows
-// none of them: a flow over such links has its rate as it starts, and only the flows that are
-// connected to a change through links with less are looked at again. Memory is taken by the flows
-// that run, not by all that ever do: of millions of messages a few thousand run at a time, and
-// their flows stay in the caches.
+// own limit counts as a link of its own. Flows over the same links with the same limit have the
+// same rate at any time: they are a bundle, which costs as much as one flow. A link that carries
+// all its flows at their limits slows none of them: a flow over such links has its rate as it
+// starts, and only the flows that are connected to a change through links with less are looked at
+// again. Memory is taken by the bundles that run, not by all that ever do: of millions of messages
+// a few thousand run at a time, and their bundles stay in the caches.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -22,19 +23,20 @@ inline constexpr double kSameRate = 1 + 1e-12;  // rates that rounding alone kee
 
 class FairShare {
  public:
-  using Flow = uint32_t;
+  using Bundle = uint32_t;
   // `capacities` of the links; a flow uses at most `most_links` of them.
   FairShare(const std::vector<double>& capacities, int most_links);
 
-  // A flow over these links, at `most` (finite) at any time; its number, which may be that of one
-  // that has stopped. Its rate is 0 until update(), or `most` at once where no link can slow it.
-  // One that uses a link twice (in a collapsed topology) takes twice its rate from it.
-  Flow start(std::span<const int> links, double most);
-  void stop(Flow flow);
+  // A flow over these links, at `most` (finite) at any time; the number of its bundle, which may be
+  // that of one that has stopped. Its rate is 0 until update(), or `most` at once where no link can
+  // slow it. One that uses a link twice (in a collapsed topology) takes twice its rate from it.
+  Bundle start(std::span<const int> links, double most);
+  void add(Bundle bundle);   // one more flow
+  void stop(Bundle bundle);  // one flow less; with the last one the bundle is gone
   void set_capacity(int link, double capacity);
 
-  // Recomputes what changed since the last call; calls `component(flows)` with the flows that are
-  // connected to a change and each other, in a fixed order.
+  // Recomputes what changed since the last call; calls `component(bundles)` with the bundles that
+  // are connected to a change and each other, in a fixed order.
   template <class Component>
   void update(Component&& component) {
     ++round_;
@@ -43,44 +45,45 @@ class FairShare {
       l.dirty = false;
       if (l.round == round_) continue;  // collected, with its flows
       for (uint32_t user = l.first_user; user != kNoSlot; user = uses_[user].next) {
-        const Flow flow = uses_[user].flow;
-        if (flows_[flow].round == round_) continue;
-        collect(flow);
+        const Bundle bundle = uses_[user].bundle;
+        if (bundles_[bundle].round == round_) continue;
+        collect(bundle);
         fill();
-        component(std::span<const Flow>(component_flows_));
+        component(std::span<const Bundle>(component_));
         if (l.round == round_) break;
       }
     }
     dirty_.clear();
   }
-  double rate(Flow flow) const { return flows_[flow].rate; }
+  double rate(Bundle bundle) const { return bundles_[bundle].rate; }  // of each of its flows
 
  private:
-  // A link of a flow that runs, in the list of the link's users.
+  // A link of a bundle that runs, in the list of the link's users.
   struct Use {
     int link;
-    Flow flow;
+    Bundle bundle;
     uint32_t next, previous;
   };
   struct State {
     double most = 0;
     uint32_t num_uses = 0;
+    int flows = 0;
     bool fixed = false;
     uint64_t round = 0;  // of update(), in which it was last collected
     double rate = 0;
   };
   struct Link {
     double capacity = 0, left = 0;
-    double asked = 0, most_asked = 0;  // limits of its users together, and where they slow them
+    double asked = 0, most_asked = 0;  // limits of its flows together, and where they slow them
     uint32_t first_user;               // in uses_
-    int users = 0;
-    int open = 0;  // of them, those whose flow has no rate yet
+    int flows = 0;
+    int open = 0;  // of them, those that have no rate yet
     bool dirty = false;
     uint64_t round = 0;
     bool slows() const { return asked > most_asked; }
   };
-  std::span<Use> uses_of(Flow flow) {
-    return {uses_.data() + size_t(flow) * most_links_, flows_[flow].num_uses};
+  std::span<Use> uses_of(Bundle bundle) {
+    return {uses_.data() + size_t(bundle) * most_links_, bundles_[bundle].num_uses};
   }
   void touch(int link) {
     if (links_[size_t(link)].dirty) return;
@@ -88,19 +91,18 @@ class FairShare {
     dirty_.push_back(link);
   }
   void set(Link& link, double capacity);
-  void visit(Flow flow);
-  void collect(Flow from);
+  void collect(Bundle from);
   void fill();
-  void fix(Flow flow, double rate);
+  void fix(Bundle bundle, double rate);
   double least_limit() const;
 
   size_t most_links_;
   uint64_t round_ = 0;
   std::vector<Link> links_;
-  std::vector<State> flows_;
-  std::vector<Use> uses_;  // most_links_ for each flow
-  std::vector<Flow> free_flows_, component_flows_;
-  std::vector<int> dirty_, component_links_, full_;
+  std::vector<State> bundles_;
+  std::vector<Use> uses_;  // most_links_ for each bundle
+  std::vector<Bundle> free_bundles_, component_;
+  std::vector<int> dirty_, component_links_;
 };
 
 }  // namespace longnet

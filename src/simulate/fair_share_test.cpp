@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace longnet {
@@ -10,13 +11,13 @@ namespace {
 
 using testing::ElementsAre;
 
-FairShare::Flow started(FairShare& share, const std::vector<int>& links, double most = 1000) {
+FairShare::Bundle started(FairShare& share, const std::vector<int>& links, double most = 1000) {
   return share.start(links, most);
 }
 
 // The flows that are looked at again.
-std::vector<FairShare::Flow> update(FairShare& share) {
-  std::vector<FairShare::Flow> all;
+std::vector<FairShare::Bundle> update(FairShare& share) {
+  std::vector<FairShare::Bundle> all;
   share.update([&](auto flows) { all.insert(all.end(), flows.begin(), flows.end()); });
   return all;
 }
@@ -79,7 +80,7 @@ TEST(FairShare, ALinkThatSlowsNobodyAnyMoreConnectsNobody) {
              e = started(share, {1}, 10);
   EXPECT_EQ(update(share).size(), 5u);
   share.stop(e);
-  std::vector<std::vector<FairShare::Flow>> apart;
+  std::vector<std::vector<FairShare::Bundle>> apart;
   share.update([&](auto flows) { apart.emplace_back(flows.begin(), flows.end()); });
   EXPECT_THAT(apart, testing::UnorderedElementsAre(testing::UnorderedElementsAre(a, b),
                                                    testing::UnorderedElementsAre(c, d)));
@@ -123,6 +124,77 @@ TEST(FairShare, AFlowStartsAgainAndALinkMayChange) {
   share.set_capacity(1, std::numeric_limits<double>::infinity());
   EXPECT_THAT(update(share), testing::UnorderedElementsAre(one, both));
   EXPECT_DOUBLE_EQ(share.rate(both), 5);
+}
+
+// Rates of flows, one by one: all grow together until their limit or a link that is full holds them.
+std::vector<double> grown(const std::vector<double>& capacities,
+                          const std::vector<std::vector<int>>& links,
+                          const std::vector<double>& most) {
+  std::vector<double> rates(links.size(), 0);
+  std::vector<bool> held(links.size(), false);
+  while (std::ranges::count(held, false) > 0) {
+    std::vector<double> left = capacities;
+    std::vector<int> growing(capacities.size(), 0);
+    for (size_t f = 0; f < links.size(); ++f)
+      for (const int link : links[f]) {
+        left[size_t(link)] -= rates[f];
+        growing[size_t(link)] += !held[f];
+      }
+    double step = std::numeric_limits<double>::infinity();
+    for (size_t l = 0; l < left.size(); ++l)
+      if (growing[l] > 0) step = std::min(step, left[l] / growing[l]);
+    for (size_t f = 0; f < links.size(); ++f)
+      if (!held[f]) step = std::min(step, most[f] - rates[f]);
+    for (size_t f = 0; f < links.size(); ++f) {
+      if (held[f]) continue;
+      rates[f] += step;
+      held[f] = most[f] - rates[f] < 1e-9;
+      for (const int l : links[f])
+        held[f] = held[f] || left[size_t(l)] - growing[size_t(l)] * step < 1e-9;
+    }
+  }
+  return rates;
+}
+
+TEST(FairShare, BundlesOfFlowsThatStartAndStopInTurnAreAsFlowsOneByOne) {
+  // Sixteen routes over two of eight links each, every second one with a limit.
+  const std::vector<double> capacities{10, 7, 12, 5, 9, 11, 6, 8};
+  std::vector<std::vector<int>> routes;
+  std::vector<double> limits;
+  for (const int from : {0, 1, 2, 3})
+    for (const int to : {4, 5, 6, 7}) {
+      routes.push_back({from, to});
+      limits.push_back((from + to) % 2 == 0 ? 1.5 : 1000);
+    }
+  FairShare share(capacities, 2);
+  std::vector<FairShare::Bundle> bundles(routes.size());
+  std::vector<size_t> running;  // routes of the flows
+  uint32_t random = 1;
+  for (int step = 0; step < 400; ++step) {
+    random = random * 1664525 + 1013904223;
+    if (running.size() < 40 && (random >> 30 || running.empty())) {
+      const size_t route = random >> 20 & 15;
+      if (std::ranges::count(running, route) > 0)
+        share.add(bundles[route]);
+      else
+        bundles[route] = share.start(routes[route], limits[route]);
+      running.push_back(route);
+    } else {
+      const size_t at = (random >> 10) % running.size();
+      share.stop(bundles[running[at]]);
+      running.erase(running.begin() + int64_t(at));
+    }
+    update(share);
+    std::vector<std::vector<int>> links;
+    std::vector<double> most;
+    for (const size_t route : running) {
+      links.push_back(routes[route]);
+      most.push_back(limits[route]);
+    }
+    const std::vector<double> expected = grown(capacities, links, most);
+    for (size_t f = 0; f < running.size(); ++f)
+      ASSERT_NEAR(share.rate(bundles[running[f]]), expected[f], 1e-9) << step << " " << running[f];
+  }
 }
 
 }  // namespace

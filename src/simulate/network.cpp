@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <span>
 
 #include "core/check.h"
@@ -45,36 +46,47 @@ uint32_t Network::add_channel(Rank from, Rank to) {
   return uint32_t(channels_.size()) - 1;
 }
 
-// A link that all its channels together cannot fill slows none of them.
+// A link that all its channels together cannot fill slows none of them, and is left out.
 void Network::seal() {
-  std::vector<double> capacities = topology_.capacities(), asked(capacities.size(), 0);
-  const auto first_slow_link = int(capacities.size());  // one per simulated rank
-  if (is_slowed())
-    capacities.resize(capacities.size() + size_t(simulated_),
-                      std::numeric_limits<double>::infinity());
+  std::vector<double> asked(topology_.capacities().size(), 0);
   for (const Channel& c : channels_)
     for (const int link : links_of(c)) asked[size_t(link)] += 1 / speeds_[c.speed].seconds_per_byte;
-  std::vector<int> links;
+  // Of share_: one link for each rank that may be slow, then those that are in use.
+  std::vector<double> capacities(is_slowed() ? size_t(simulated_) : 0,
+                                 std::numeric_limits<double>::infinity());
+  std::vector<int> numbers(asked.size(), -1), links;
+  std::map<std::vector<int>, uint32_t> routes;  // links and a speed
   size_t most_links = 0;
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& c = channels_[i];
     const size_t first = links.size();
     for (const int link : links_of(c)) {
-      if (asked[size_t(link)] > capacities[size_t(link)] * kSameRate) links.push_back(link);
+      const double capacity = topology_.capacity(link);
+      if (asked[size_t(link)] <= capacity * kSameRate) continue;
+      int& number = numbers[size_t(link)];
+      if (number < 0) {
+        number = int(capacities.size());
+        capacities.push_back(capacity);
+      }
+      links.push_back(number);
     }
     c.alone = links.size() == first && !kind_.pauses;
     c.timed = c.alone && kind_.alone_is_fast;
     if (is_slowed())
-      for (const uint32_t rank : {c.sender, c.receiver})
-        links.push_back(first_slow_link + int(rank));
+      for (const uint32_t rank : {c.sender, c.receiver}) links.push_back(int(rank));
     c.first_link = uint32_t(first);
     c.num_links = uint16_t(links.size() - first);
     most_links = std::max(most_links, links.size() - first);
+    if (c.timed) continue;
+    std::vector<int> route(links.begin() + int64_t(first), links.end());
+    route.push_back(int(c.speed));
+    c.route = routes.try_emplace(std::move(route), uint32_t(routes.size())).first->second;
     if (!kind_.pauses) continue;
     channels_of_[c.sender].push_back(uint32_t(i));
     channels_of_[c.receiver].push_back(uint32_t(i));
   }
   links_ = std::move(links);
+  running_.resize(routes.size(), kNoSlot);
   share_ = FairShare(capacities, int(most_links));
 }
 
@@ -85,6 +97,7 @@ void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool
     posted_[id] = {side, bytes, kNoSlot};
     append(posted_, id, c.first, c.last);
     __builtin_prefetch(links_.data() + c.first_link);  // or past the end
+    __builtin_prefetch(running_.data() + c.route);
     c.holds_sends = is_send;
     return;
   }
@@ -130,33 +143,57 @@ void Network::begin_flow(uint32_t message, double now) {
 
 void Network::run_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
-  const double rate = 1 / speeds_[c.speed].seconds_per_byte;
-  c.flow = share_.start(links_of(c), rate);
-  if (c.flow == flows_.size()) flows_.emplace_back();
-  Flowing& flow = flows_[c.flow];
-  flow = {.channel = channel,
-          .version = flow.version + 1,
-          .since = now,
-          .left = c.left,
-          .negligible = 1e-9 * messages_[c.message].bytes};
-  if (share_.rate(c.flow) > 0) {
-    flow.rate = rate;
-    flow.end = now + c.left * speeds_[c.speed].seconds_per_byte;
-    push_end(c.flow);
+  c.flows = true;
+  uint32_t& running = running_[c.route];
+  if (running == kNoSlot) {
+    running = share_.start(links_of(c), 1 / speeds_[c.speed].seconds_per_byte);
+    if (running == bundles_.size()) bundles_.emplace_back();
+    Bundle& b = bundles_[running];
+    b.rate = share_.rate(running);
+    b.since = now;
+    b.served = 0;
+  } else {
+    share_.add(running);
   }
+  Bundle& b = bundles_[running];
+  b.endings.push_back({b.served_at(now) + c.left, channel});
+  std::push_heap(b.endings.begin(), b.endings.end());
+  if (b.endings.front().channel == channel) renew_end(running, now);
   count_flowing(Rank(c.sender), 1, now);
   count_flowing(Rank(c.receiver), 1, now);
 }
 
-void Network::pause_flow(uint32_t channel, double now) {
+void Network::stop_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
-  Flowing& flow = flows_[c.flow];
-  c.left = flow.left_at(now);
-  share_.stop(c.flow);
-  ++flow.version;  // its end is not known any more
-  c.flow = kNoSlot;
+  c.flows = false;
+  const FairShare::Bundle id = running_[c.route];
+  share_.stop(id);
+  Bundle& b = bundles_[id];
+  const bool is_first = b.endings.front().channel == channel;
+  if (is_first) {
+    std::pop_heap(b.endings.begin(), b.endings.end());
+    b.endings.pop_back();
+  } else {
+    b.endings.erase(std::ranges::find(b.endings, channel, &Ending::channel));
+    std::make_heap(b.endings.begin(), b.endings.end());
+  }
+  if (b.endings.empty()) {
+    ++b.version;  // its end is not known any more
+    running_[c.route] = kNoSlot;
+  } else if (is_first) {
+    renew_end(id, now);
+  }
   count_flowing(Rank(c.sender), -1, now);
   count_flowing(Rank(c.receiver), -1, now);
+}
+
+// Bytes of the channel's message, which flows.
+double Network::left_at(uint32_t channel, double now) const {
+  const Channel& c = channels_[channel];
+  const Bundle& b = bundles_[running_[c.route]];
+  const double served = std::ranges::find(b.endings, channel, &Ending::channel)->served;
+  const double left = served - b.served_at(now);
+  return left <= 1e-9 * messages_[c.message].bytes ? 0 : left;  // less is left by rounding alone
 }
 
 void Network::count_flowing(Rank rank, int change, double now) {
@@ -167,10 +204,10 @@ void Network::count_flowing(Rank rank, int change, double now) {
   if (before != (count > 0)) flowing_changed(rank, now);
 }
 
-void Network::flow_ends(FairShare::Flow flow, uint32_t version, double now) {
-  if (flows_[flow].version != version) return;
-  const uint32_t channel = flows_[flow].channel;
-  pause_flow(channel, now);
+void Network::flow_ends(FairShare::Bundle bundle, uint32_t version, double now) {
+  if (bundles_[bundle].version != version) return;
+  const uint32_t channel = bundles_[bundle].endings.front().channel;
+  stop_flow(channel, now);
   Channel& c = channels_[channel];
   const Message m = messages_[c.message];
   free_messages_.push_back(c.message);
@@ -182,50 +219,61 @@ void Network::flow_ends(FairShare::Flow flow, uint32_t version, double now) {
   done(m.send, m.recv, now);
 }
 
-void Network::push_end(FairShare::Flow flow) {
-  Flowing& f = flows_[flow];
-  f.foretold = true;
-  events_.push(f.end, EventKind::kFlowEnds, flow, f.version);
+// Another message of the bundle ends first.
+void Network::renew_end(FairShare::Bundle bundle, double now) {
+  Bundle& b = bundles_[bundle];
+  ++b.version;
+  b.foretold = false;
+  b.end = b.first_end(now);
+  if (b.rate > 0) push_end(bundle);
 }
 
-// New ends of flows that are connected. Only the first ones are events: when they come, the others
-// are looked at again.
-void Network::foretell(std::span<const FairShare::Flow> flows, double now) {
+void Network::push_end(FairShare::Bundle bundle) {
+  Bundle& b = bundles_[bundle];
+  b.foretold = true;
+  events_.push(b.end, EventKind::kFlowEnds, bundle, b.version);
+}
+
+// New ends of bundles that are connected. Only the first ones are events: when they come, the
+// others are looked at again.
+void Network::foretell(std::span<const FairShare::Bundle> bundles, double now) {
   double first = std::numeric_limits<double>::infinity();
-  for (const FairShare::Flow flow : flows) {
-    Flowing& f = flows_[flow];
-    if (const double rate = share_.rate(flow); rate != f.rate) {
-      f.left = f.left_at(now);
-      f.since = now;
-      f.rate = rate;
-      f.end = now + f.left / rate;
-      f.foretold = false;
-      ++f.version;
+  for (const FairShare::Bundle bundle : bundles) {
+    Bundle& b = bundles_[bundle];
+    if (const double rate = share_.rate(bundle); rate != b.rate) {
+      b.served = b.served_at(now);
+      b.since = now;
+      b.rate = rate;
+      b.end = b.first_end(now);
+      b.foretold = false;
+      ++b.version;
     }
-    first = std::min(first, f.end);
+    first = std::min(first, b.end);
   }
-  for (const FairShare::Flow flow : flows)
-    if (!flows_[flow].foretold && is_same_time(flows_[flow].end, first)) push_end(flow);
+  for (const FairShare::Bundle bundle : bundles)
+    if (!bundles_[bundle].foretold && is_same_time(bundles_[bundle].end, first)) push_end(bundle);
 }
 
 void Network::settle(double now) {
-  share_.update([&](std::span<const FairShare::Flow> flows) { foretell(flows, now); });
+  share_.update([&](std::span<const FairShare::Bundle> bundles) { foretell(bundles, now); });
 }
 
 void Network::set_progress(Rank rank, bool progresses, double now) {
   if (progresses_[size_t(rank)] == progresses) return;
   progresses_[size_t(rank)] = progresses;
   if (is_slowed())
-    return share_.set_capacity(
-        topology_.num_links() + int(rank),
-        progresses ? std::numeric_limits<double>::infinity() : kind_.bytes_per_s_without_progress);
+    return share_.set_capacity(rank, progresses ? std::numeric_limits<double>::infinity()
+                                                : kind_.bytes_per_s_without_progress);
   for (const uint32_t channel : channels_of_[size_t(rank)]) {
-    const Channel& c = channels_[channel];
+    Channel& c = channels_[channel];
     if (c.message == kNoSlot) continue;
-    const bool flows = c.flow != kNoSlot, may = may_flow(c);
-    if (flows && flows_[c.flow].left_at(now) == 0) continue;  // its end is the next event
-    if (may && !flows) run_flow(channel, now);
-    if (!may && flows) pause_flow(channel, now);
+    const bool may = may_flow(c);
+    const double left = c.flows ? left_at(channel, now) : c.left;
+    if (c.flows && left == 0) continue;  // its end is the next event
+    if (may && !c.flows) run_flow(channel, now);
+    if (may || !c.flows) continue;
+    c.left = left;
+    stop_flow(channel, now);
   }
 }
 

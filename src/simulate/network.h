@@ -1,5 +1,6 @@
 // The messages of a simulation: matched in order, delayed by latency, slowed by each other.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -39,7 +40,7 @@ class Network {
 
   // Time-ordered part; the engine puts its own events into the same queue.
   void latency_over(uint32_t message, double now);
-  void flow_ends(FairShare::Flow flow, uint32_t version, double now);
+  void flow_ends(FairShare::Bundle bundle, uint32_t version, double now);
   void settle(double now);  // new rates, before the clock moves on
 
   // A rank that computes and cannot progress its messages meanwhile, or that can again.
@@ -69,27 +70,35 @@ class Network {
     bool holds_sends = false;
     bool alone : 1 = false;                    // nobody else can slow its messages
     bool timed : 1 = false;                    // alone, and no event is needed to know their ends
+    bool flows : 1 = false;                    // its message does
     uint32_t first = kNoSlot, last = kNoSlot;  // posted sides without a partner
     uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
     uint32_t message = kNoSlot;  // the one that has the channel: it flows, but for pauses
-    uint32_t flow = kNoSlot;     // of share_ and flows_, while the message flows
+    uint32_t route = 0;          // in running_: channels of one have links and speed in common
     double left = 0;             // of the message, bytes, when it last began to flow
     double free_at = 0;          // when the message before is over
   };
   static_assert(sizeof(Channel) == 64);
-  // A message that flows. The version counts the ends that have been foretold; only the last one is
-  // true.
-  struct alignas(64) Flowing {
-    uint32_t channel, version = 0;
+  struct Ending {
+    double served;  // when it is over: by its bundle
+    uint32_t channel;
+    bool operator<(const Ending& other) const { return served > other.served; }
+  };
+  // Messages that flow over one route, and so at one rate: counts the bytes that each of them has
+  // been served since the bundle began. The version counts the ends that have been foretold, of the
+  // message that ends first; only the last one is true.
+  struct alignas(64) Bundle {
+    uint32_t version = 0;
     bool foretold = false;
     double rate = 0, since = 0, end = 0;
-    double left = 0;        // bytes, at `since`
-    double negligible = 0;  // bytes: less is left by rounding alone
-    double left_at(double now) const {
-      const double now_left = left - rate * (now - since);
-      return now_left <= negligible ? 0 : now_left;
+    double served = 0;              // bytes, at `since`
+    std::vector<Ending> endings{};  // a heap, the first one in front
+    double served_at(double now) const { return served + rate * (now - since); }
+    double first_end(double now) const {
+      return now + std::max(0.0, endings.front().served - served_at(now)) / rate;
     }
   };
+  static_assert(sizeof(Bundle) == 64);
   struct Posted {
     MessageSide side;
     double bytes;
@@ -105,8 +114,11 @@ class Network {
   void begin_flow(uint32_t message, double now);
   void run_flow(uint32_t channel, double now);
   void pause_flow(uint32_t channel, double now);
-  void foretell(std::span<const FairShare::Flow> flows, double now);
-  void push_end(FairShare::Flow flow);
+  double left_at(uint32_t channel, double now) const;
+  void stop_flow(uint32_t channel, double now);
+  void renew_end(FairShare::Bundle bundle, double now);
+  void foretell(std::span<const FairShare::Bundle> bundles, double now);
+  void push_end(FairShare::Bundle bundle);
   uint32_t speed_of(const Speed& speed);
   std::span<const int> links_of(const Channel& c) const {
     return std::span(links_).subspan(c.first_link, c.num_links);
@@ -122,9 +134,10 @@ class Network {
   Kind kind_;
   std::vector<Speed> speeds_;
   std::vector<Channel> channels_;
-  std::vector<Rank> receivers_;  // of the channels, as the schedule names them
-  std::vector<int> links_;       // routes of the channels, one after another
-  std::vector<Flowing> flows_;   // by number of their flow in share_
+  std::vector<Rank> receivers_;    // of the channels, as the schedule names them
+  std::vector<int> links_;         // routes of the channels, one after another
+  std::vector<uint32_t> running_;  // by route: its bundle, while there is one
+  std::vector<Bundle> bundles_;    // by their number in share_
   std::vector<Posted> posted_;
   std::vector<Message> messages_;
   std::vector<uint32_t> free_posted_, free_messages_;
