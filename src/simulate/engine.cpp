@@ -52,14 +52,14 @@ class Engine {
     };
     if (overlap_ < 1)
       network_.flowing_changed = [this](Rank rank, double now) {
-        const uint32_t id = uint32_t(rank) * kLanes;
-        if (lanes_[id].busy) retime(id, now);
+        Lane& attention = lanes_[size_t(rank) * kLanes];
+        if (attention.busy) retime(attention, now);
       };
   }
 
   SimulatedRun run() {
     const double begin = thread_cpu_seconds();
-    for (uint32_t i = 0; i < lanes_.size(); ++i) wake(i);
+    for (Lane& lane : lanes_) wake(lane);
     drain(0);
     EventQueue& events = network_.events();
     network_.settle(0);
@@ -128,31 +128,33 @@ class Engine {
     }
   }
 
-  void wake(uint32_t lane) {
-    if (lanes_[lane].queued) return;
-    lanes_[lane].queued = true;
-    awake_.push_back(lane);
+  uint32_t id_of(const Lane& lane) const { return uint32_t(&lane - lanes_.data()); }
+
+  void wake(Lane& lane) {
+    if (lane.queued) return;
+    lane.queued = true;
+    awake_.push_back(&lane);
   }
 
   void drain(double now) {
     while (!awake_.empty()) {
-      const uint32_t lane = awake_.back();
+      Lane& lane = *awake_.back();
       awake_.pop_back();
-      lanes_[lane].queued = false;
+      lane.queued = false;
       advance(lane, now);
     }
   }
 
-  void advance(uint32_t id, double now) {
-    Lane& lane = lanes_[id];
+  void advance(Lane& lane, double now) {
     while (lane.cursor < lane.num_ops && !lane.busy) {
       Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
       if (slot.arrived != lane.ops[lane.cursor].needs) return;
       const double from = lane.issued_s ? lane.issued_s[lane.cursor] : 0;
-      if (timed_ && from > now) return network_.events().push(from, EventKind::kIssued, id);
-      const double begin = std::max({lane.free, slot.ready, timed_ ? now : from});
+      if (timed_ && from > now)
+        return network_.events().push(from, EventKind::kIssued, id_of(lane));
+      const double begin = std::max(std::max(lane.free, slot.ready), timed_ ? now : from);
       slot = {};
-      execute(id, lane.cursor++, begin);
+      execute(lane, lane.cursor++, begin);
     }
   }
 
@@ -162,12 +164,11 @@ class Engine {
     return slow ? op.amount * (1 + options_.straggler.slower) : op.amount;
   }
 
-  void execute(uint32_t id, uint32_t index, double begin) {
-    Lane& lane = lanes_[id];
+  void execute(Lane& lane, uint32_t index, double begin) {
     const CompactOp& op = lane.ops[index];
     if (op.kind == OpKind::kCollective) {
       lane.free = begin;
-      gather(id, index, begin);
+      gather(lane, index, begin);
     } else if (is_communication(op.kind)) {
       const uint32_t channel = channel_of(lane, op);
       // The channel of the next op would come too late from memory, the one behind it in time.
@@ -176,11 +177,11 @@ class Engine {
             is_communication(soon.kind) && soon.kind != OpKind::kCollective)
           network_.expect(channel_of(lane, soon));
       const double overhead = network_.overhead_s(channel);
-      if (timed_ && overhead > 0) return occupy(id, begin, overhead);
+      if (timed_ && overhead > 0) return occupy(lane, begin, overhead);
       lane.free = begin + overhead;
       post(channel, lane, index, lane.free);
     } else if (timed_) {
-      occupy(id, begin, seconds_of(lane, op));
+      occupy(lane, begin, seconds_of(lane, op));
     } else {
       lane.free = begin + seconds_of(lane, op);
       compute_done(lane, index, begin, lane.free);
@@ -197,11 +198,10 @@ class Engine {
     network_.post(channel, {lane.rank, index, at}, op.amount, op.kind == OpKind::kSend);
   }
 
-  void gather(uint32_t id, uint32_t index, double at) {
-    const Lane& lane = lanes_[id];
+  void gather(const Lane& lane, uint32_t index, double at) {
     const CompactOp& op = lane.ops[index];
     const uint32_t number = gatherings_.number_of(lane.rank, op.peer);
-    if (!gatherings_.arrive(number, {id, index, at})) return;
+    if (!gatherings_.arrive(number, {id_of(lane), index, at})) return;
     const CompactCollective& collective =
         programs_.of(Rank(lane.rank)).collectives[size_t(op.peer)];
     const double end = gatherings_[number].ready_s + collective.seconds[size_t(options_.alpha)];
@@ -217,11 +217,12 @@ class Engine {
       Lane& lane = lanes_[member.lane];
       const CompactOp& op = lane.ops[member.index];
       if (timed_) network_.count_flowing(Rank(lane.rank), -1, end);
-      record({.rank = Rank(lane.rank),
-              .kind = op.kind,
-              .posted_s = member.posted_s,
-              .begin_s = g.ready_s,
-              .end_s = end});
+      if (options_.timeline)
+        run_.timeline.push_back({.rank = Rank(lane.rank),
+                                 .kind = op.kind,
+                                 .posted_s = member.posted_s,
+                                 .begin_s = g.ready_s,
+                                 .end_s = end});
       complete(lane, op, end);
     }
   }
@@ -230,13 +231,14 @@ class Engine {
     for (const MessageSide* side : {&send, &recv}) {
       Lane& l = lanes_[side->rank * kLanes + message_lane_];
       const CompactOp& op = l.ops[side->index];
-      record({.rank = Rank(side->rank),
-              .kind = op.kind,
-              .posted_s = side->posted_s,
-              .begin_s = std::max(send.posted_s, recv.posted_s),
-              .end_s = end,
-              .peer = Rank(side == &send ? recv.rank : send.rank),
-              .bytes = op.amount});
+      if (options_.timeline)
+        run_.timeline.push_back({.rank = Rank(side->rank),
+                                 .kind = op.kind,
+                                 .posted_s = side->posted_s,
+                                 .begin_s = std::max(send.posted_s, recv.posted_s),
+                                 .end_s = end,
+                                 .peer = Rank(side == &send ? recv.rank : send.rank),
+                                 .bytes = op.amount});
       complete(l, op, end);
     }
   }
@@ -250,12 +252,13 @@ class Engine {
      : op.kind == OpKind::kRowWise ? rank.row_wise_s
      : op.kind == OpKind::kUpdate  ? rank.update_s
                                    : rank.attend_s) += end - begin;
-    record({.rank = Rank(lane.rank),
-            .kind = op.kind,
-            .posted_s = begin,
-            .begin_s = begin,
-            .end_s = end,
-            .branch = is_attend(op.kind) ? op.peer : -1});
+    if (options_.timeline)
+      run_.timeline.push_back({.rank = Rank(lane.rank),
+                               .kind = op.kind,
+                               .posted_s = begin,
+                               .begin_s = begin,
+                               .end_s = end,
+                               .branch = is_attend(op.kind) ? op.peer : -1});
     complete(lane, op, end);
   }
 
@@ -263,18 +266,17 @@ class Engine {
     lane.finish = std::max(lane.finish, end);
     const uint32_t* next = lane.next + op.first_next;
     for (uint32_t i = 0; i < op.num_next; ++i) {
-      const uint32_t id = lane.rank * kLanes + (next[i] >> kLaneShift);
-      arrive(id, next[i] & kIndexMask, end);
+      Lane& waits = lanes_[lane.rank * kLanes + (next[i] >> kLaneShift)];
+      arrive(waits, next[i] & kIndexMask, end);
     }
   }
 
-  void arrive(uint32_t id, uint32_t index, double end) {
-    Lane& lane = lanes_[id];
+  void arrive(Lane& lane, uint32_t index, double end) {
     while (index - lane.cursor > lane.mask) grow(lane);
     Slot& slot = slots_[lane.slots + (index & lane.mask)];
     slot.ready = std::max(slot.ready, end);
     ++slot.arrived;
-    if (index == lane.cursor) wake(id);
+    if (index == lane.cursor) wake(lane);
   }
 
   void grow(Lane& lane) {
@@ -288,8 +290,8 @@ class Engine {
 
   // ---- ops whose end depends on what else happens ----
 
-  void occupy(uint32_t id, double begin, double seconds) {
-    Lane& lane = lanes_[id];
+  void occupy(Lane& lane, double begin, double seconds) {
+    const uint32_t id = id_of(lane);
     Work& work = works_[id];
     lane.busy = true;
     work.left = seconds;
@@ -303,17 +305,18 @@ class Engine {
     return lane.lane == 0 && network_.flowing(Rank(lane.rank)) > 0 ? overlap_ : 1;
   }
 
-  void retime(uint32_t id, double now) {
+  void retime(const Lane& lane, double now) {
+    const uint32_t id = id_of(lane);
     Work& work = works_[id];
     work.left = std::max(0.0, work.left - work.rate * (now - work.since));
     work.since = now;
-    work.rate = rate_of(lanes_[id]);
+    work.rate = rate_of(lane);
     network_.events().push(now + work.left / work.rate, EventKind::kLaneEnds, id, ++work.version);
   }
 
-  void lane_ends(uint32_t id, uint32_t version, double now) {
-    Lane& lane = lanes_[id];
-    if (works_[id].version != version || !lane.busy) return;
+  void lane_ends(Lane& lane, uint32_t version, double now) {
+    const Work& work = works_[id_of(lane)];
+    if (work.version != version || !lane.busy) return;
     lane.busy = false;
     lane.free = now;
     const uint32_t index = lane.cursor - 1;
@@ -321,8 +324,8 @@ class Engine {
     if (const CompactOp& op = lane.ops[index]; is_communication(op.kind))
       post(channel_of(lane, op), lane, index, now);
     else
-      compute_done(lane, index, works_[id].begun, now);
-    wake(id);
+      compute_done(lane, index, work.begun, now);
+    wake(lane);
   }
 
   void handle(const Event& e, double now) {
@@ -332,16 +335,12 @@ class Engine {
       case EventKind::kFlowEnds:
         return network_.flow_ends(e.id, e.version, now);
       case EventKind::kLaneEnds:
-        return lane_ends(e.id, e.version, now);
+        return lane_ends(lanes_[e.id], e.version, now);
       case EventKind::kIssued:
-        return wake(e.id);
+        return wake(lanes_[e.id]);
       case EventKind::kCollectiveEnds:
         return gathered(e.id, now);
     }
-  }
-
-  void record(const TimelineItem& item) {
-    if (options_.timeline) run_.timeline.push_back(item);
   }
 
   void check_all_done() const {
@@ -365,7 +364,7 @@ class Engine {
   std::vector<Work> works_;  // by lane
   std::vector<bool> slow_;   // by rank
   std::vector<Slot> slots_;
-  std::vector<uint32_t> awake_;
+  std::vector<Lane*> awake_;
   // Channels: a rank's outgoing ones follow each other, its incoming ones are listed.
   std::vector<uint32_t> out_base_, in_base_, in_channels_;
   SimulatedRun run_;
