@@ -126,7 +126,7 @@ TEST(FairShare, AFlowStartsAgainAndALinkMayChange) {
   EXPECT_DOUBLE_EQ(share.rate(both), 5);
 }
 
-// Rates of flows, one by one: all grow together until their limit or a link that is full holds them.
+// Rates of flows, one by one: all grow together until their limit or a full link holds them.
 std::vector<double> grown(const std::vector<double>& capacities,
                           const std::vector<std::vector<int>>& links,
                           const std::vector<double>& most) {
