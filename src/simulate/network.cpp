@@ -156,9 +156,9 @@ void Network::run_flow(uint32_t channel, double now) {
     share_.add(running);
   }
   Bundle& b = bundles_[running];
-  b.endings.push_back({b.served_at(now) + c.left, channel});
-  std::push_heap(b.endings.begin(), b.endings.end());
-  if (b.endings.front().channel == channel) renew_end(running, now);
+  c.left += b.served_at(now);
+  insert(b, channel);
+  if (b.first == channel) renew_end(running, now);
   count_flowing(Rank(c.sender), 1, now);
   count_flowing(Rank(c.receiver), 1, now);
 }
@@ -169,30 +169,46 @@ void Network::stop_flow(uint32_t channel, double now) {
   const FairShare::Bundle id = running_[c.route];
   share_.stop(id);
   Bundle& b = bundles_[id];
-  const bool is_first = b.endings.front().channel == channel;
-  if (is_first) {
-    std::pop_heap(b.endings.begin(), b.endings.end());
-    b.endings.pop_back();
-  } else {
-    b.endings.erase(std::ranges::find(b.endings, channel, &Ending::channel));
-    std::make_heap(b.endings.begin(), b.endings.end());
-  }
-  if (b.endings.empty()) {
+  const bool was_first = remove(b, channel);
+  if (b.first == kNoSlot) {
     ++b.version;  // its end is not known any more
     running_[c.route] = kNoSlot;
-  } else if (is_first) {
+  } else if (was_first) {
     renew_end(id, now);
   }
   count_flowing(Rank(c.sender), -1, now);
   count_flowing(Rank(c.receiver), -1, now);
 }
 
+void Network::insert(Bundle& b, uint32_t channel) {
+  const double end = channels_[channel].left;
+  // Most end last.
+  uint32_t* at =
+      b.last != kNoSlot && channels_[b.last].left <= end ? &channels_[b.last].next : &b.first;
+  while (*at != kNoSlot && channels_[*at].left <= end) at = &channels_[*at].next;
+  channels_[channel].next = *at;
+  if (*at == kNoSlot) b.last = channel;
+  *at = channel;
+}
+
+// Returns whether it was the first.
+bool Network::remove(Bundle& b, uint32_t channel) {
+  uint32_t* at = &b.first;
+  uint32_t before = kNoSlot;
+  while (*at != channel) {
+    before = *at;
+    at = &channels_[before].next;
+  }
+  *at = channels_[channel].next;
+  if (b.last == channel) b.last = before;
+  return before == kNoSlot;
+}
+
 // Bytes of the channel's message, which flows.
 double Network::left_at(uint32_t channel, double now) const {
   const Channel& c = channels_[channel];
   const Bundle& b = bundles_[running_[c.route]];
-  const double served = std::ranges::find(b.endings, channel, &Ending::channel)->served;
-  const double left = served - b.served_at(now);
+  const double left = c.left - b.served_at(now);
   return left <= 1e-9 * messages_[c.message].bytes ? 0 : left;  // less is left by rounding alone
 }
 
@@ -206,7 +222,7 @@ void Network::count_flowing(Rank rank, int change, double now) {
 
 void Network::flow_ends(FairShare::Bundle bundle, uint32_t version, double now) {
   if (bundles_[bundle].version != version) return;
-  const uint32_t channel = bundles_[bundle].endings.front().channel;
+  const uint32_t channel = bundles_[bundle].first;
   stop_flow(channel, now);
   Channel& c = channels_[channel];
   const Message m = messages_[c.message];
@@ -219,12 +235,16 @@ void Network::flow_ends(FairShare::Bundle bundle, uint32_t version, double now) 
   done(m.send, m.recv, now);
 }
 
+double Network::first_end(const Bundle& b, double now) const {
+  return now + std::max(0.0, channels_[b.first].left - b.served_at(now)) / b.rate;
+}
+
 // Another message of the bundle ends first.
 void Network::renew_end(FairShare::Bundle bundle, double now) {
   Bundle& b = bundles_[bundle];
   ++b.version;
   b.foretold = false;
-  b.end = b.first_end(now);
+  b.end = first_end(b, now);
   if (b.rate > 0) push_end(bundle);
 }
 
@@ -244,7 +264,7 @@ void Network::foretell(std::span<const FairShare::Bundle> bundles, double now) {
       b.served = b.served_at(now);
       b.since = now;
       b.rate = rate;
-      b.end = b.first_end(now);
+      b.end = first_end(b, now);
       b.foretold = false;
       ++b.version;
     }

@@ -1,6 +1,5 @@
 // The messages of a simulation: matched in order, delayed by latency, slowed by each other.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -75,30 +74,22 @@ class Network {
     uint32_t queue_first = kNoSlot, queue_last = kNoSlot;  // messages whose latency is over
     uint32_t message = kNoSlot;  // the one that has the channel: it flows, but for pauses
     uint32_t route = 0;          // in running_: channels of one have links and speed in common
-    double left = 0;             // of the message, bytes, when it last began to flow
+    uint32_t next = kNoSlot;     // in its bundle, while the message flows
+    double left = 0;             // its bytes; while it flows, the bundle's `served` as it ends
     double free_at = 0;          // when the message before is over
   };
   static_assert(sizeof(Channel) == 64);
-  struct Ending {
-    double served;  // when it is over: by its bundle
-    uint32_t channel;
-    bool operator<(const Ending& other) const { return served > other.served; }
-  };
-  // Messages that flow over one route, and so at one rate: counts the bytes that each of them has
-  // been served since the bundle began. The version counts the ends that have been foretold, of the
-  // message that ends first; only the last one is true.
+  // Messages that flow over one route, and so at one rate, in the order of their ends: counts the
+  // bytes that each of them has been served since the bundle began. The version counts the ends
+  // that have been foretold, of the first message; only the last one is true.
   struct alignas(64) Bundle {
     uint32_t version = 0;
     bool foretold = false;
+    uint32_t first = kNoSlot, last = kNoSlot;  // channels
     double rate = 0, since = 0, end = 0;
-    double served = 0;              // bytes, at `since`
-    std::vector<Ending> endings{};  // a heap, the first one in front
+    double served = 0;  // bytes, at `since`
     double served_at(double now) const { return served + rate * (now - since); }
-    double first_end(double now) const {
-      return now + std::max(0.0, endings.front().served - served_at(now)) / rate;
-    }
   };
-  static_assert(sizeof(Bundle) == 64);
   struct Posted {
     MessageSide side;
     double bytes;
@@ -116,6 +107,9 @@ class Network {
   void pause_flow(uint32_t channel, double now);
   double left_at(uint32_t channel, double now) const;
   void stop_flow(uint32_t channel, double now);
+  void insert(Bundle& bundle, uint32_t channel);
+  bool remove(Bundle& bundle, uint32_t channel);
+  double first_end(const Bundle& bundle, double now) const;
   void renew_end(FairShare::Bundle bundle, double now);
   void foretell(std::span<const FairShare::Bundle> bundles, double now);
   void push_end(FairShare::Bundle bundle);
