@@ -104,7 +104,6 @@ class Network {
   void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
   void begin_flow(uint32_t message, double now);
   void run_flow(uint32_t channel, double now);
-  void pause_flow(uint32_t channel, double now);
   double left_at(uint32_t channel, double now) const;
   void stop_flow(uint32_t channel, double now);
   void insert(Bundle& bundle, uint32_t channel);
