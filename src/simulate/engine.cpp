@@ -328,7 +328,7 @@ class Engine {
     wake(lane);
   }
 
-  void handle(const Event& e, double now) {
+  void handle(const QueuedEvent& e, double now) {
     switch (e.kind) {
       case EventKind::kLatencyOver:
         return network_.latency_over(e.id, now);

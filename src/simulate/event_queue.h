@@ -18,7 +18,7 @@ namespace longnet {
 
 enum class EventKind : uint32_t { kLatencyOver, kFlowEnds, kLaneEnds, kIssued, kCollectiveEnds };
 
-struct Event {
+struct QueuedEvent {
   EventKind kind;
   uint32_t id, version;
 };
@@ -36,7 +36,7 @@ class EventQueue {
     List& list = lists_[list_of(time)];
     append(nodes_, at, list.first, list.last);
   }
-  Event pop() {
+  QueuedEvent pop() {
     const uint32_t id = heap_.front().list;
     List& list = lists_[id];
     const uint32_t at = list.first;
@@ -56,7 +56,7 @@ class EventQueue {
  private:
   static constexpr int kRecentBits = 10;
   struct Node {
-    Event event;
+    QueuedEvent event;
     uint32_t next;
   };
   struct List {

@@ -24,7 +24,7 @@ TEST(EventQueue, KeepsTheOrderOfASortedMap) {
       expected.emplace(time, next++);
     } else if (!expected.empty()) {
       ASSERT_EQ(queue.next_time(), now = expected.begin()->first);
-      const Event e = queue.pop();
+      const QueuedEvent e = queue.pop();
       ASSERT_EQ(e.id, expected.begin()->second);
       ASSERT_EQ(e.version, e.id + 1);
       expected.erase(expected.begin());
