@@ -255,6 +255,21 @@ class Virtual(Case):
             self.assertGreater(q["timing"]["median_s"], 0)
         self.assert_valid(folder)
 
+    def test_an_extrapolated_backward_pass(self):
+        exact = ("--set", "sweep.algorithm=ring,all_gather", "--set", "sweep.seq_len=8K", "--set", "sweep.ranks=8",
+                 "--set", "sweep.pass=backward,forward_backward", "--set", "virtual.sample_share=0.25")
+        folder, _ = self.walk(*exact)
+        points = self.result(folder)["points"]
+        self.assertEqual(len(points), 4)
+        for p in points:  # of two ranks: nothing is kept from one for the other
+            self.assertEqual((p["source"], p["status"], p["check"]["status"]), ("extrapolated", "ok", "not_run"), p["reason"])
+            self.assertEqual(len(p["per_rank"]), 2)
+            self.assertAlmostEqual(p["metrics"]["measured_share"], 0.25, delta=0.05)
+            self.assertNotIn("shared_gradients", p["memory"]["by_tag"])
+            self.assertGreater(p["metrics"]["walk_attend_backward_s"], 0)
+        self.assertFalse(list(pathlib.Path(folder).glob("*.sums*")))
+        self.assert_valid(folder)
+
     def test_memory_decides_how_many_sequences_walk_at_once(self):
         batch = ("--set", "sweep.algorithm=dilated", "--set", "sweep.seq_len=1K", "--set", "sweep.ranks=2",
                  "--set", "sweep.batch={\"rule\": \"constant_tokens\", \"tokens_per_batch\": \"20K\"}")

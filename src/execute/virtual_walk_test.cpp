@@ -514,6 +514,23 @@ TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // idle threads would count as s
   }
 }
 
+// Grids of a backward pass run one after another: a piece has rows of all heads, and more of them
+// for more threads.
+TEST(VirtualWalk, AShareOfABackwardPassKeepsAllThreadsBusy) {
+  const Case c{.algorithm = "ring", .problem = {.seq_len = 4096, .num_heads = 4, .head_dim = 8}};
+  for (const auto& [threads, expected] : {std::pair{4, 0.25}, {5, 0.5}}) {
+    MemoryLedger ledger;
+    const auto kernel = std::make_shared<WatchedKernel>();
+    const auto walk = make_virtual_walk(
+        c.problem,
+        [&](int64_t batches) { return backward_schedule(c, 1, batches, Pass::kBackward); }, kernel,
+        threads, ledger);
+    const WalkShare::Part pairs = walk->run_share({0, 0, 1}, 0.25).share.backward_pairs;
+    EXPECT_EQ(pairs.run, expected * pairs.all) << threads;
+    EXPECT_EQ(kernel->backward_pairs, pairs.run) << threads;
+  }
+}
+
 TEST(VirtualWalk, HoldsOneRankAtATime) {
   const Case c;
   const auto kernel = make_kernel("cpu");

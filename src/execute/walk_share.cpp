@@ -31,62 +31,80 @@ double pairs_of(const std::vector<AttendGrid>& grids, bool causal) {
   return pairs;
 }
 
+constexpr int64_t kRowsPerPiece = 2048, kBackwardRowsPerPiece = 1024;
+
+// Tasks in pieces of at most kRowsPerPiece queries.
+class Pieces {
+ public:
+  Pieces(const std::vector<AttendGrid>& grids, int64_t element_bytes)
+      : grids_(grids), element_bytes_(element_bytes) {
+    for (const AttendGrid& grid : grids)
+      end_.push_back(int64_t(size()) + grid.size() * ceil_div(grid.task.q.rows, kRowsPerPiece));
+  }
+  size_t size() const { return end_.empty() ? 0 : size_t(end_.back()); }
+  AttendGrid operator[](size_t i) const {
+    const auto found = std::ranges::upper_bound(end_, int64_t(i));
+    const AttendGrid& grid = grids_[size_t(found - end_.begin())];
+    const int64_t rows = grid.task.q.rows, pieces = ceil_div(rows, kRowsPerPiece);
+    const int64_t at = int64_t(i) - (found == end_.begin() ? 0 : *(found - 1));
+    const int64_t first = at % pieces * kRowsPerPiece;
+    return {.task = rows_of(grid.at(at / pieces), first, std::min(kRowsPerPiece, rows - first),
+                            element_bytes_)};
+  }
+
+ private:
+  const std::vector<AttendGrid>& grids_;
+  int64_t element_bytes_;
+  std::vector<int64_t> end_;  // one past the last piece of each grid
+};
+
+// Runs whole rounds of tasks: they keep the device busy to the end, as all tasks together do.
+std::vector<AttendGrid> choose_tasks(const std::vector<AttendGrid>& grids, double share,
+                                     int at_once, const AttendOptions& options) {
+  const Pieces tasks(grids, dtype_bytes(options.dtype));
+  const auto round = size_t(at_once);
+  const size_t rounds =
+      std::max<size_t>(1, size_t(std::llround(share * double(tasks.size()) / double(round))));
+  std::vector<AttendGrid> chosen;
+  for (const size_t t : evenly(std::min(rounds * round, tasks.size()), tasks.size()))
+    chosen.push_back(tasks[t]);
+  return chosen;
+}
+
+// The same rows of all tasks.
+BackwardGrid rows_of(const BackwardGrid& grid, int64_t first, int64_t rows, int64_t element_bytes) {
+  const BackwardTask part = rows_of(grid.at(0, element_bytes), first, rows, element_bytes);
+  BackwardGrid out = grid;
+  out.attend.task.q = part.q;
+  out.grad_out = part.grad_out;
+  out.grad_q = part.grad_q;
+  out.statistics = part.statistics;
+  return out;
+}
+
+// Grids of a backward pass run one after another, so pieces have rows of all tasks, and enough of
+// them for as many tasks at once.
+std::vector<BackwardGrid> choose_tasks(const std::vector<BackwardGrid>& grids, double share,
+                                       int at_once, const AttendOptions& options) {
+  std::vector<BackwardGrid> pieces, chosen;
+  for (const BackwardGrid& grid : grids) {
+    const int64_t all = grid.attend.task.q.rows;
+    const int64_t rows = kBackwardRowsPerPiece * ceil_div(int64_t{at_once}, grid.size());
+    for (int64_t first = 0; first < all; first += rows)
+      pieces.push_back(
+          rows_of(grid, first, std::min(rows, all - first), dtype_bytes(options.dtype)));
+  }
+  const auto wanted = size_t(std::llround(share * double(pieces.size())));
+  for (const size_t i : evenly(std::max<size_t>(1, wanted), pieces.size()))
+    chosen.push_back(pieces[i]);
+  return chosen;
+}
+
 double pairs_of(const std::vector<BackwardGrid>& grids, bool causal) {
   double pairs = 0;
   for (const BackwardGrid& grid : grids) pairs += pairs_of({grid.attend}, causal);
   return pairs;
 }
-
-const AttendGrid& attend_of(const AttendGrid& grid) { return grid; }
-const AttendGrid& attend_of(const BackwardGrid& grid) { return grid.attend; }
-
-// Rows of one task of a grid, as a grid.
-AttendGrid piece_of(const AttendGrid& grid, int64_t task, int64_t first, int64_t rows,
-                    int64_t element_bytes) {
-  return {.task = rows_of(grid.at(task), first, rows, element_bytes)};
-}
-BackwardGrid piece_of(const BackwardGrid& grid, int64_t task, int64_t first, int64_t rows,
-                      int64_t element_bytes) {
-  const BackwardTask part = rows_of(grid.at(task, element_bytes), first, rows, element_bytes);
-  return {.attend = {.task = {.q = part.q, .kv = part.kv, .out = {}}},
-          .grad_out = part.grad_out,
-          .grad_q = part.grad_q,
-          .statistics = part.statistics,
-          .statistics_stride = part.statistics_stride,
-          .keys = part.keys,
-          .grad_keys = part.grad_keys};
-}
-
-// Tasks in pieces of at most kRowsPerPiece queries.
-template <class Grid>
-class Pieces {
- public:
-  Pieces(const std::vector<Grid>& grids, int64_t element_bytes)
-      : grids_(grids), element_bytes_(element_bytes) {
-    for (const Grid& grid : grids)
-      end_.push_back(int64_t(size()) + grid.size() * pieces_of_a_task(grid));
-  }
-  size_t size() const { return end_.empty() ? 0 : size_t(end_.back()); }
-  Grid operator[](size_t i) const {
-    const auto found = std::ranges::upper_bound(end_, int64_t(i));
-    const Grid& grid = grids_[size_t(found - end_.begin())];
-    const int64_t pieces = pieces_of_a_task(grid);
-    const int64_t at = int64_t(i) - (found == end_.begin() ? 0 : *(found - 1));
-    const int64_t first = at % pieces * kRowsPerPiece;
-    return piece_of(grid, at / pieces, first, std::min(kRowsPerPiece, rows_in(grid) - first),
-                    element_bytes_);
-  }
-
- private:
-  static constexpr int64_t kRowsPerPiece = 2048;
-  static int64_t rows_in(const Grid& grid) { return attend_of(grid).task.q.rows; }
-  static int64_t pieces_of_a_task(const Grid& grid) {
-    return ceil_div(rows_in(grid), kRowsPerPiece);
-  }
-  const std::vector<Grid>& grids_;
-  int64_t element_bytes_;
-  std::vector<int64_t> end_;  // one past the last piece of each grid
-};
 
 // The ops that attend in one pass, and which of them run.
 struct Attends {
@@ -100,21 +118,6 @@ struct Attends {
   }
   bool runs(size_t op) const { return std::ranges::binary_search(chosen, op); }
 };
-
-// Runs whole rounds of tasks: they keep the device busy to the end, as all tasks together do.
-template <class Grid>
-std::vector<Grid> choose_tasks(const std::vector<Grid>& grids, double share, int at_once,
-                               const AttendOptions& options, WalkShare::Part& pairs) {
-  const Pieces<Grid> tasks(grids, dtype_bytes(options.dtype));
-  const auto round = size_t(at_once);
-  const size_t rounds =
-      std::max<size_t>(1, size_t(std::llround(share * double(tasks.size()) / double(round))));
-  std::vector<Grid> chosen;
-  for (const size_t t : evenly(std::min(rounds * round, tasks.size()), tasks.size()))
-    chosen.push_back(tasks[t]);
-  pairs.run += pairs_of(chosen, options.causal);
-  return chosen;
-}
 
 }  // namespace
 
@@ -172,12 +175,13 @@ ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
         for (const Message& m : pending[view.slot]) out.runs[m.op] = true;
         pending[view.slot].clear();
       });
+      const BoundOp& op = bound.op(i);
       if (forward.runs(i))
-        out.attends[i] = choose_tasks(bound.op(i).attends, forward.share_of_each, at_once, options,
-                                      out.share.pairs);
+        out.attends[i] = choose_tasks(op.attends, forward.share_of_each, at_once, options);
       else
-        out.backwards[i] = choose_tasks(bound.op(i).backwards, backward.share_of_each, at_once,
-                                        options, out.share.backward_pairs);
+        out.backwards[i] = choose_tasks(op.backwards, backward.share_of_each, at_once, options);
+      out.share.pairs.run += pairs_of(out.attends[i], options.causal);
+      out.share.backward_pairs.run += pairs_of(out.backwards[i], options.causal);
     } else {
       const bool merge = std::holds_alternative<Merge>(what);
       out.runs[i] = !merge || fresh;

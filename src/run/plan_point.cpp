@@ -362,9 +362,8 @@ double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
   if (plan.point.status != PointStatus::kOk) return 0;
   const PointParams& p = plan.point.params;
   const double samples = double(measure.warmup + measure.min_samples);
-  if (is_virtual(
-          p)) {  // its other work is below a tenth; an output is made before its backward pass
-    const double passes = has_forward(p.pass) ? 1 : 1.4;
+  if (is_virtual(p)) {  // its other work is below a tenth; an output comes before a whole backward
+    const double passes = has_forward(p.pass) || plan.share < 1 ? 1 : 1.4;
     return 1.1 * passes * plan.estimated_s * samples;
   }
   double keys = 0;

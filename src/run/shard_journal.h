@@ -32,7 +32,7 @@ struct ShardLine : ShardOutcome {
   double kernel_flops_per_s = 0;  // the attend kernel alone, after the unit; 0: not measured
   double peak_flops_per_s = 0;  // the device's, right before and right after the unit; 0: not known
   double busy_share = std::numeric_limits<double>::quiet_NaN();  // cores' time that others took
-  double attended_share = 1;                                     // share of its program's pairs
+  double attended_share = 1;                                     // share of its program's FLOPs
   bool passes_poison = false;  // the check, of an output that nobody wrote; asked of a first unit
   std::string sums_sha256{};   // digest of the sums that it leaves to the next unit; "": none
   static void fields(auto& l, auto&& visit) {

@@ -149,7 +149,7 @@ class Walker {
 
   // The sums that the next unit adds to; empty where it begins anew.
   std::span<std::byte> sums_after(const WalkUnit& unit) {
-    if (!has_backward(params().pass) || unit.rank == last_rank_) return {};
+    if (!has_backward(params().pass) || w_.plan.share < 1 || unit.rank == last_rank_) return {};
     return walk_->sums_after(unit);
   }
 

@@ -209,7 +209,8 @@ double Network::left_at(uint32_t channel, double now) const {
   const Channel& c = channels_[channel];
   const Bundle& b = bundles_[running_[c.route]];
   const double left = c.left - b.served_at(now);
-  return left <= 1e-9 * messages_[c.message].bytes ? 0 : left;  // less is left by rounding alone
+  // Less is left by rounding alone.
+  return left <= std::max(1e-9 * messages_[c.message].bytes, 1e-14 * c.left) ? 0 : left;
 }
 
 void Network::count_flowing(Rank rank, int change, double now) {

@@ -383,7 +383,10 @@ TEST(DeviceWalkTest, GradientsThatRanksShareAreThoseOfTheDefinition) {
     EXPECT_EQ(errors[1].chosen, std::ssize(keys.keys)) << name;
     const Conservation found = conservation(laws, s, true);
     EXPECT_LE(std::max(found.keys, found.scores), 1e-6) << name;
-    const WalkShare part = walk->run_share({3, 0, 1}, 0.4).share;
+    const auto anew = make_device_walk(s.problem, schedule_for, make_emulated_kernel(true),
+                                       make_cpu_row_worker(), ledger);
+    EXPECT_FALSE(anew->run_share({2, 0, 1}, 1).gradients) << name;  // to nobody
+    const WalkShare part = anew->run_share({3, 0, 1}, 0.4).share;
     EXPECT_GT(part.backward_pairs.run, 0) << name;
     EXPECT_LT(part.flops_share(), 0.8) << name;
   }

@@ -3,6 +3,7 @@
 // host, which copies a unit's slots for it.
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "core/check.h"
 #include "core/stopwatch.h"
@@ -65,7 +66,7 @@ class DeviceWalk final : public UnitWalk {
     if (has_backward(program.pass) && samples) gradients_->sums_of(schedule, out.unit);
     std::vector<std::byte> output;
     if (schedule.forward && samples) output = make_output(schedule, out);
-    prepare(schedule, share, out);
+    prepare(schedule, samples ? std::nullopt : std::optional(share), out);
     const BoundProgram& bound = executor_->bound();
     const Compare compare = [&](const ExpectedRows& rows) { return executor_->compare(rows); };
     std::future<ExpectedRows> expected;
@@ -87,16 +88,19 @@ class DeviceWalk final : public UnitWalk {
     }
   }
 
-  // Memory is kept from unit to unit, and so are the plans of attends that are the same.
-  void prepare(const Schedule& schedule, double share, ShardOutcome& out) {
+  // Memory is kept from unit to unit, and so are the plans of attends that are the same. A share,
+  // also of 1, gives no gradients.
+  void prepare(const Schedule& schedule, std::optional<double> share, ShardOutcome& out) {
     Stopwatch watch(out.times.bind_s);
     memory_.grow(slot_memory(schedule, out.unit.rank), ledger_);
-    DeviceExecutor::Options options{
-        .virtual_ranks = true,
-        .first_batch = out.unit.first_batch,
-        .share = share,
-        .take_gradients = [this](std::span<const FillRows> rows) { gradients_->add(rows); },
-        .memory = memory_.place(schedule.program(out.unit.rank))};
+    DeviceExecutor::Options options{.virtual_ranks = true,
+                                    .first_batch = out.unit.first_batch,
+                                    .share = share.value_or(1),
+                                    .take_gradients =
+                                        [this, share](std::span<const FillRows> rows) {
+                                          if (!share) gradients_->add(rows);
+                                        },
+                                    .memory = memory_.place(schedule.program(out.unit.rank))};
     executor_ = std::make_unique<DeviceExecutor>(schedule, out.unit.rank, *kernel_, nullptr,
                                                  options, ledger_, std::move(executor_));
   }
@@ -107,7 +111,7 @@ class DeviceWalk final : public UnitWalk {
     Stopwatch watch(out.times.output_s);
     Schedule forward = schedule;
     forward.program = schedule.forward;
-    prepare(forward, 1, aside);
+    prepare(forward, std::nullopt, aside);
     executor_->poison(*worker_);
     executor_->generate_inputs();
     executor_->run();
