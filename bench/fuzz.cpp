@@ -4,9 +4,10 @@
 //
 // Each run takes an input of the target's corpus, changes it in one to eight places, and hands it
 // over. Fine: UsageError, or a value that survives being written and read again. Everything else
-// ends the program with exit code 1: a crash, another exception, ten seconds of work without an end,
-// a minute under the address sanitizer (ten times that on the clock: it may wait), more than 2 GiB of memory. The input then stands in
-// fuzz-TARGET.input, and `fuzz TARGET --input FILE` runs it again.
+// ends the program with exit code 1: a crash, another exception, ten seconds of work without an
+// end, a minute under the address sanitizer (ten times that on the clock: it may wait), more than
+// 2 GiB of memory. The input then stands in fuzz-TARGET.input, and `fuzz TARGET --input FILE` runs
+// it again.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
