@@ -1,7 +1,6 @@
 // The share of a program that a walk runs where the whole would take too long.
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "core/check.h"
 #include "execute/virtual_walk.h"
@@ -142,12 +141,12 @@ ShareChoice choose_share(const BoundProgram& bound, double share, int at_once) {
                   .share = {}};
   Attends forward, backward;
   for (size_t i = 0; i < ops.size(); ++i) {
-    const auto& [attends, backwards] = std::tie(bound.op(i).attends, bound.op(i).backwards);
+    const BoundOp& op = bound.op(i);
     out.share.merges.all += std::holds_alternative<Merge>(ops[i].what);
-    out.share.pairs.all += pairs_of(attends, options.causal);
-    out.share.backward_pairs.all += pairs_of(backwards, options.causal);
-    if (!attends.empty()) forward.ops.push_back(i);
-    if (!backwards.empty()) backward.ops.push_back(i);
+    out.share.pairs.all += pairs_of(op.attends, options.causal);
+    out.share.backward_pairs.all += pairs_of(op.backwards, options.causal);
+    if (!op.attends.empty()) forward.ops.push_back(i);
+    if (!op.backwards.empty()) backward.ops.push_back(i);
   }
   forward.choose(share);
   backward.choose(share);
