@@ -33,5 +33,9 @@ if ! up_to_date; then
   "$python" -m venv "$venv" || { rm -rf "$venv"; fail "venv failed: apt-get install python3-venv"; }
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --only-binary :all: \
     --requirement "$requirements" || { rm -rf "$venv"; fail "pip failed: is a package index reachable?"; }
+  if [ "$requirements" = "$root/scripts/requirements.txt" ]; then
+    PYTHONPATH=$root/scripts "$venv/bin/python" -c 'from report.pictures import keep_library; keep_library()' 2>/dev/null ||
+      { rm -f "$venv"/charts-*.js; echo "python_env.sh: the charts' program is not kept; each report makes it anew" >&2; }
+  fi
   printf '%s\n' "$want" >"$venv/.requirements"
 fi

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import gzip
 import io
+import itertools
 import json
 import os
 import re
@@ -25,12 +26,12 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import jsonschema
 
-from report import make_report, page
+from report import make_report, page, pictures
 from report.charts import build_figures
 from report.claims import judge
 from report.design_test import Design  # noqa: F401  (runs it too)
 from report.figures_test import Figures  # noqa: F401  (runs it too)
-from report.markup import escape, script_json
+from report.markup import escape, script_json, script_safe
 from report.model import Point, load_run
 from report.models_test import Models  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
@@ -255,22 +256,33 @@ class Results(unittest.TestCase):
         self.assertTrue((directory / "report.html").is_file())
 
     def test_an_engine_without_memory_leaves_a_page_and_an_error(self) -> None:
-        directory = write_result(self.folder / "run", full_sweep()[:12])
-        training = write_training(self.folder / "train", 1)
-        script = ROOT / "scripts" / "report" / "make_report.py"
-        for folder in (directory, training):
+        """The page has figures where the environment keeps their program, and none where that has to be made."""
+        kept, ended = self.folder / "charts.js", r"vl-convert ended with SIGTRAP \(Fatal .*\)\n  hint: .*2,097,152 KiB.*\n$"
+        kept.write_text("kept program")
+        runs = (write_result(self.folder / "run", full_sweep()[:12]), write_training(self.folder / "train", 1))
+        for folder, library in itertools.product(runs, (Path("no-file"), kept)):
+            script = f"from report import make_report, pictures; pictures.KEPT_LIBRARY = pictures.Path({str(library)!r}); raise SystemExit(make_report.main())"
             done = subprocess.run(
-                [sys.executable, str(script), str(folder)],
+                [sys.executable, "-c", script, str(folder)],
+                env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
                 capture_output=True,
                 text=True,
             )
             self.assertEqual((done.returncode, done.stdout), (3, ""))
-            self.assertRegex(done.stderr, r"^make_report.py: \S+/report.html: written without figures: vl-convert ended with SIGTRAP \(Fatal .*\)\n  hint: .*2,097,152 KiB.*\n$")
             page = (folder / "report.html").read_text()
-            self.assertIn("Without figures, which could not be drawn: vl-convert ended with SIGTRAP", page)
             self.assertIn('id="table"', page)
-            self.assertNotIn('class="chart"', page)
+            if library == kept:
+                self.assertRegex(done.stderr, r"^make_report.py: \S+/plots: 0 of \d+ pictures are written: " + ended)
+                self.assertIn("kept program", page)
+                self.assertIn('class="chart"', page)
+            else:
+                self.assertRegex(done.stderr, r"^make_report.py: \S+/report.html: written without figures: " + ended)
+                self.assertIn("Without figures, which could not be drawn: vl-convert ended with SIGTRAP", page)
+                self.assertNotIn('class="chart"', page)
+
+    def test_the_kept_program_of_charts_is_the_one_that_is_made(self) -> None:
+        self.assertEqual(pictures.chart_library(), script_safe(pictures.apart(pictures.bundle)))
 
     def test_pictures_that_are_finished_stay(self) -> None:
         directory = write_result(self.folder / "run", full_sweep()[:12])
