@@ -12,7 +12,7 @@ source scripts/mpi_env.sh
 build_packages=(g++ cmake ninja-build pkg-config git ca-certificates libopenmpi-dev openmpi-bin libhwy-dev
   nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev libhwloc-dev libssl-dev python3 python3-venv)
 test_packages=(chromium fonts-dejavu-core libsimgrid-dev g++-aarch64-linux-gnu
-  clang-16 libclang-rt-16-dev libomp-16-dev llvm-16)  # for the address sanitizer
+  clang-16 libclang-rt-16-dev libomp-16-dev llvm-16)  # for the sanitizers
 [ "$(id -u)" -ne 0 ] || test_packages+=(slurm-wlm munge iproute2)  # only root can start a Slurm of its own
 
 say() { printf '\n== %s\n' "$*"; }

@@ -40,6 +40,12 @@ if(LONGNET_SANITIZE)
     # No second stack, on which locals would outlive their function to catch pointers to them.
     target_compile_options(longnet_options INTERFACE -fsanitize-address-use-after-return=never)
   endif()
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND LONGNET_SANITIZE MATCHES "thread")
+    # The runtime as a shared library: the static one does not let tests that count allocations define operator new.
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-runtime-dir OUTPUT_VARIABLE CMAKE_BUILD_RPATH
+                    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    target_link_options(longnet_options INTERFACE -shared-libsan)
+  endif()
   # Tests that are trimmed or left out ask for these; compilers have no macro in common.
   foreach(sanitizer address thread)
     if(LONGNET_SANITIZE MATCHES ${sanitizer})
