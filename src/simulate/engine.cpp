@@ -103,10 +103,12 @@ class Engine {
     bool queued = false, busy = false;
   };
   static_assert(sizeof(Lane) == 64);
-  // The op at work in a lane, where events time it (timed_).
+  // The op at work in a lane, where events time it (timed_): its `left` seconds at `since`.
   struct Work {
     double left = 0, rate = 1, since = 0, begun = 0;
+    double event_s = 0;  // of the one event that is still true; no later than the op's end
     uint32_t version = 0;
+    double end() const { return since + left / rate; }
   };
 
   void add_channels() {
@@ -149,13 +151,19 @@ class Engine {
     while (lane.cursor < lane.num_ops && !lane.busy) {
       Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
       if (slot.arrived != lane.ops[lane.cursor].needs) return;
-      const double from = lane.issued_s ? lane.issued_s[lane.cursor] : 0;
-      if (timed_ && from > now)
-        return network_.events().push(from, EventKind::kIssued, id_of(lane));
-      const double begin = std::max(std::max(lane.free, slot.ready), timed_ ? now : from);
+      const double issued = lane.issued_s ? lane.issued_s[lane.cursor] : 0;
+      const double begin = std::max({lane.free, slot.ready, issued});
+      if (waits_for_events(lane.ops[lane.cursor].kind) && !is_same_time(begin, now))
+        return network_.events().push(begin, EventKind::kCanBegin, id_of(lane));
       slot = {};
       execute(lane, lane.cursor++, begin);
     }
+  }
+
+  // Messages may be posted before the clock is there, unless posting itself keeps others from
+  // moving.
+  bool waits_for_events(OpKind kind) const {
+    return timed_ && !(async_ && (kind == OpKind::kSend || kind == OpKind::kRecv));
   }
 
   double seconds_of(const Lane& lane, const CompactOp& op) const {
@@ -172,12 +180,12 @@ class Engine {
     } else if (is_communication(op.kind)) {
       const uint32_t channel = channel_of(lane, op);
       // The channel of the next op would come too late from memory, the one behind it in time.
-      if (index + 2 < lane.num_ops)
+      if (network_.is_large() && index + 2 < lane.num_ops)
         if (const CompactOp& soon = lane.ops[index + 2];
             is_communication(soon.kind) && soon.kind != OpKind::kCollective)
           network_.expect(channel_of(lane, soon));
       const double overhead = network_.overhead_s(channel);
-      if (timed_ && overhead > 0) return occupy(lane, begin, overhead);
+      if (waits_for_events(op.kind) && overhead > 0) return occupy(lane, begin, overhead);
       lane.free = begin + overhead;
       post(channel, lane, index, lane.free);
     } else if (timed_) {
@@ -264,11 +272,10 @@ class Engine {
 
   void complete(Lane& lane, const CompactOp& op, double end) {
     lane.finish = std::max(lane.finish, end);
+    Lane* const lanes = &lane - lane.lane;  // of the rank
     const uint32_t* next = lane.next + op.first_next;
-    for (uint32_t i = 0; i < op.num_next; ++i) {
-      Lane& waits = lanes_[lane.rank * kLanes + (next[i] >> kLaneShift)];
-      arrive(waits, next[i] & kIndexMask, end);
-    }
+    for (uint32_t i = 0; i < op.num_next; ++i)
+      arrive(lanes[next[i] >> kLaneShift], next[i] & kIndexMask, end);
   }
 
   void arrive(Lane& lane, uint32_t index, double end) {
@@ -279,7 +286,7 @@ class Engine {
     if (index == lane.cursor) wake(lane);
   }
 
-  void grow(Lane& lane) {
+  [[gnu::noinline, gnu::cold]] void grow(Lane& lane) {
     const uint32_t size = 2 * (lane.mask + 1), fresh = uint32_t(slots_.size());
     slots_.resize(slots_.size() + size);
     for (uint32_t i = lane.cursor; i <= lane.cursor + lane.mask; ++i)
@@ -298,11 +305,17 @@ class Engine {
     work.begun = work.since = begin;
     work.rate = rate_of(lane);
     if (!async_) network_.set_progress(Rank(lane.rank), false, begin);
-    network_.events().push(begin + seconds / work.rate, EventKind::kLaneEnds, id, ++work.version);
+    push_end(id);
   }
 
   double rate_of(const Lane& lane) const {
     return lane.lane == 0 && network_.flowing(Rank(lane.rank)) > 0 ? overlap_ : 1;
+  }
+
+  void push_end(uint32_t id) {
+    Work& work = works_[id];
+    work.event_s = work.end();
+    network_.events().push(work.event_s, EventKind::kLaneEnds, id, ++work.version);
   }
 
   void retime(const Lane& lane, double now) {
@@ -311,12 +324,15 @@ class Engine {
     work.left = std::max(0.0, work.left - work.rate * (now - work.since));
     work.since = now;
     work.rate = rate_of(lane);
-    network_.events().push(now + work.left / work.rate, EventKind::kLaneEnds, id, ++work.version);
+    // One that ends later than its event is looked at when that comes.
+    if (work.end() < work.event_s) push_end(id);
   }
 
   void lane_ends(Lane& lane, uint32_t version, double now) {
-    const Work& work = works_[id_of(lane)];
+    const uint32_t id = id_of(lane);
+    const Work& work = works_[id];
     if (work.version != version || !lane.busy) return;
+    if (!is_same_time(work.end(), now)) return push_end(id);
     lane.busy = false;
     lane.free = now;
     const uint32_t index = lane.cursor - 1;
@@ -336,7 +352,7 @@ class Engine {
         return network_.flow_ends(e.id, e.version, now);
       case EventKind::kLaneEnds:
         return lane_ends(lanes_[e.id], e.version, now);
-      case EventKind::kIssued:
+      case EventKind::kCanBegin:
         return wake(lanes_[e.id]);
       case EventKind::kCollectiveEnds:
         return gathered(e.id, now);

@@ -16,7 +16,7 @@
 
 namespace longnet {
 
-enum class EventKind : uint32_t { kLatencyOver, kFlowEnds, kLaneEnds, kIssued, kCollectiveEnds };
+enum class EventKind : uint32_t { kLatencyOver, kFlowEnds, kLaneEnds, kCanBegin, kCollectiveEnds };
 
 struct QueuedEvent {
   EventKind kind;

@@ -104,10 +104,14 @@ void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool
   const Posted other = posted_[c.first];
   free_posted_.push_back(c.first);
   c.first = other.next;
-  check(other.bytes == bytes, "a message from rank ", c.sender, " to rank ", receivers_[channel],
-        " has ", is_send ? bytes : other.bytes, " bytes on one side and ",
-        is_send ? other.bytes : bytes, " on the other");
+  if (other.bytes != bytes)
+    refuse_sizes(channel, is_send ? bytes : other.bytes, is_send ? other.bytes : bytes);
   start(channel, is_send ? side : other.side, is_send ? other.side : side, bytes);
+}
+
+void Network::refuse_sizes(uint32_t channel, double sent, double received) const {
+  throw Error("a message from rank ", channels_[channel].sender, " to rank ", receivers_[channel],
+              " has ", sent, " bytes on one side and ", received, " on the other");
 }
 
 void Network::start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
@@ -213,8 +217,7 @@ double Network::left_at(uint32_t channel, double now) const {
   return left <= std::max(1e-9 * messages_[c.message].bytes, 1e-14 * c.left) ? 0 : left;
 }
 
-void Network::count_flowing(Rank rank, int change, double now) {
-  if (!flowing_changed) return;
+void Network::change_flowing(Rank rank, int change, double now) {
   int& count = flowing_[size_t(rank)];
   const bool before = count > 0;
   count += change;

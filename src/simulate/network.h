@@ -33,7 +33,8 @@ class Network {
   void seal();  // after the last channel: finds those that nobody else can slow
   // One side of a message; it starts when the other one is there.
   void post(uint32_t channel, const MessageSide& side, double bytes, bool is_send);
-  // Has the channel read into the caches: of a million of them the next one is in none.
+  // More channels than the nearest cache holds. expect() has one of them read into it.
+  bool is_large() const { return channels_.size() > 512; }
   void expect(uint32_t channel) const { __builtin_prefetch(&channels_[channel], 1); }
   double overhead_s(uint32_t channel) const { return speeds_[channels_[channel].speed].overhead; }
 
@@ -45,7 +46,9 @@ class Network {
   // A rank that computes and cannot progress its messages meanwhile, or that can again.
   void set_progress(Rank rank, bool progresses, double now);
   // Counts traffic of the rank that is no message of this network: a collective by formula.
-  void count_flowing(Rank rank, int change, double now);
+  void count_flowing(Rank rank, int change, double now) {
+    if (flowing_changed) change_flowing(rank, change, now);
+  }
   int flowing(Rank rank) const { return flowing_[size_t(rank)]; }
 
   EventQueue& events() { return events_; }
@@ -101,6 +104,8 @@ class Network {
     uint32_t channel, next = kNoSlot;
   };
 
+  [[noreturn]] void refuse_sizes(uint32_t channel, double sent, double received) const;
+  void change_flowing(Rank rank, int change, double now);
   void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
   void begin_flow(uint32_t message, double now);
   void run_flow(uint32_t channel, double now);
@@ -118,7 +123,7 @@ class Network {
   }
   bool is_slowed() const { return kind_.bytes_per_s_without_progress > 0; }
   bool may_flow(const Channel& c) const {
-    return is_slowed() || (progresses_[c.sender] && progresses_[c.receiver]);
+    return !kind_.pauses || is_slowed() || (progresses_[c.sender] && progresses_[c.receiver]);
   }
 
   const Topology& topology_;

@@ -6,14 +6,18 @@
 
 namespace longnet {
 
+// Out of line: whoever inlined it would save registers for it on every call.
+template <class T>
+[[gnu::noinline, gnu::cold]] uint32_t new_slot(std::vector<T>& pool) {
+  pool.emplace_back();
+  return uint32_t(pool.size()) - 1;
+}
+
 // Returns the index of a slot: one of `free`, else a new one. Push the index to `free` after its
 // use.
 template <class T>
 uint32_t take_slot(std::vector<T>& pool, std::vector<uint32_t>& free) {
-  if (free.empty()) {
-    pool.emplace_back();
-    return uint32_t(pool.size()) - 1;
-  }
+  if (free.empty()) return new_slot(pool);
   const uint32_t id = free.back();
   free.pop_back();
   return id;
