@@ -46,13 +46,23 @@ load_modules() {
   set -u
 }
 
+# Exit code of a step that Slurm's signal before the time limit has ended: 128 + SIGUSR1.
+signalled=138
+# Runs one step of the preflight, and ends that (a subshell) where the signal has ended the step.
+step() {
+  local code=0
+  "$@" || code=$?
+  [ $code -ne $signalled ] || exit $signalled
+  return $code
+}
+
 preflight() {
   local gpu=()
   [ "$GPUS_PER_NODE" -gt 0 ] && gpu=(--transport gpu)
   printf '\n== %s: job %s, %s on %s\n' "$(date -u +%FT%TZ)" "${SLURM_JOB_ID:-${PBS_JOBID:-none}}" "$CONFIG" "$(hostname)"
   echo "srun: $SRUN_BIND; mpirun: $MPIRUN_BIND"
-  on_each_node bash -c "$topology"
-  on_each_node "$LNBENCH" env --check || [ "$STRICT" != 1 ] || return 3
+  step on_each_node bash -c "$topology"
+  step on_each_node "$LNBENCH" env --check || [ "$STRICT" != 1 ] || return 3
   [ "$(launch echo rank | grep -c rank)" = 1 ] && return  # a rank alone has none to speak to
   launch "$LNBENCH" comm --max-bytes 1MiB "${gpu[@]}"
 }
@@ -63,14 +73,21 @@ job() {
   load_modules
   [[ $RESULT = /* ]] || RESULT=$from/$RESULT
   mkdir -p "$(dirname "$RESULT")"
-  preflight >>"$RESULT.job.txt" 2>&1 || { echo "error: preflight failed, see $RESULT.job.txt" >&2; exit 3; }
-  [ "$GPUS_PER_NODE" -gt 0 ] && export NCCL_TOPO_DUMP_FILE=$RESULT.nccl-topology.xml
   local where=(-o "$RESULT") code=0
+  (preflight) >>"$RESULT.job.txt" 2>&1 || code=$?
+  # One that takes longer than a job may would be requeued for ever.
+  if [ $code -eq $signalled ] && { [ -e "$RESULT/run.json" ] || [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; }; then
+    echo "the time limit came during the preflight, going on with $RESULT"
+    again
+    exit $code
+  fi
+  [ $code -eq 0 ] || { echo "error: preflight failed, see $RESULT.job.txt" >&2; exit 3; }
+  [ "$GPUS_PER_NODE" -gt 0 ] && export NCCL_TOPO_DUMP_FILE=$RESULT.nccl-topology.xml
   [ -e "$RESULT/run.json" ] && where=(--resume "$RESULT" --allow-changed-machine)  # other nodes, as a rule
   [ -n "${limit_s:-}" ] && where+=(--max-time "$((limit_s > SECONDS ? limit_s - SECONDS : 1))s")
   launch "$LNBENCH" run "$CONFIG" "${where[@]}" || code=$?
-  if [ $code -eq 4 ]; then
-    echo "lnbench run ended with 4: stopped early, going on with $RESULT"
+  if [ $code -eq 4 ] || [ $code -eq $signalled ]; then  # the latter before it looks for signals
+    echo "lnbench run ended with $code: stopped early, going on with $RESULT"
     again
   else
     # srun has returned 0 for ranks that it could not start.

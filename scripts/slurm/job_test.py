@@ -2,7 +2,7 @@
 """The job scripts: Slurm's under a real Slurm of one node, PBS's with a stand-in for qsub, mpirun's as it is.
 
   LNBENCH=build/release/bin/lnbench scripts/slurm/one_node.sh scripts/slurm/job_test.py Slurm
-  LNBENCH=build/release/bin/lnbench scripts/slurm/job_test.py Pbs Mpirun
+  LNBENCH=build/release/bin/lnbench scripts/slurm/job_test.py SlurmSignal Pbs Mpirun
 """
 import json
 import os
@@ -107,6 +107,48 @@ class Slurm(JobCase):
         self.assertIn("lnbench run ended with 4", said)
         self.assertIn("module load openmpi/4.1", said)
         self.check_result(points, 2)
+
+
+class SlurmSignal(JobCase):
+    """With a stand-in for srun, which a signal ends before it has run a command of this name, and one for scontrol."""
+
+    SRUN = """\
+#!/bin/bash
+while [[ ${1:-} == --* ]]; do shift; done
+[[ " $* " != *" $SIGNALLED "* ]] || exit 138
+[[ $1 != echo ]] || "$@"  # two ranks
+exec "$@"
+"""
+
+    def job(self, signalled, code, **variables):
+        for name, text in {"srun": self.SRUN, "scontrol": '#!/bin/sh\necho "$@" >>requeued\n'}.items():
+            (self.folder / name).write_text(text)
+            (self.folder / name).chmod(0o755)
+        (self.folder / "lnbench").write_text("#!/bin/sh\n[ $1 != run ] || exit 4\n")
+        (self.folder / "lnbench").chmod(0o755)
+        (self.folder / "config.json").write_text("{}")
+        requeued = self.folder / "requeued"
+        requeued.unlink(missing_ok=True)
+        self.submit("lnbench.sbatch", code=code, PATH=f"{self.folder}:{os.environ['PATH']}", LONGNET_TREE=str(self.folder),
+                    SIGNALLED=signalled, LNBENCH=str(self.folder / "lnbench"), SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1",
+                    **variables)
+        return requeued.read_text() if requeued.exists() else ""
+
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(ROOT / "scripts/slurm", self.folder / "scripts/slurm")
+
+    def test_during_the_preflight_or_the_start_of_the_run_requeues(self):
+        for signalled in ("bash", "env", "comm", "run"):
+            with self.subTest(signalled=signalled):
+                self.assertEqual(self.job(signalled, code=138), "requeue 7\n")
+        self.assertEqual(self.job("nothing", code=4), "requeue 7\n")
+
+    def test_a_preflight_that_never_ends_in_time_ends_the_job(self):
+        self.assertEqual(self.job("comm", code=3, SLURM_RESTART_COUNT="1"), "")
+        self.result.mkdir()
+        (self.result / "run.json").touch()  # it ended in time before
+        self.assertEqual(self.job("comm", code=138, SLURM_RESTART_COUNT="1"), "requeue 7\n")
 
 
 class Pbs(JobCase):
