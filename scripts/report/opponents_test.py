@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import itertools
 
 from report.charts import Figure, build_figures
+from report.page import header
 from report.rows import PLOT_PX, point_label, point_name, side_by_side
 from report.synthetic_fixture import K, context, full_sweep, opponent, opponents_sweep, point
 from report.tables import COLUMNS
@@ -276,6 +277,24 @@ class Opponents(unittest.TestCase):
         records.append(opponent(8 * K, 8, algorithm="usp", layout="zigzag", ulysses_degree=2))
         labels = {context(records).index.label(p) for p in context(records).points}
         self.assertEqual(len(labels), 2)
+
+    def test_the_first_screen_names_what_is_asked_at_one_value(self) -> None:
+        """One rank keeps no gathered rows, so that the switch follows the ranks and names no series."""
+        records = [point("dilated", 8 * K, ranks) for ranks in (1, 2)]
+        for record in records:
+            record["params"] |= {"pass": "backward", "dtype": "bf16", "threads": 2}
+        records[1]["params"]["keep_gathered"] = True
+        ctx = context(records)
+        self.assertEqual(len({ctx.index.label(p) for p in ctx.points}), 1)
+        sweep: dict[str, object] = {"ranks": [1, 2], "pass": ["backward"], "keep_gathered": [True], "ulysses_degree": [2], "seq_len": {"from": 8 * K}}
+        config: dict[str, object] = {"sweep": sweep, "model": {"dtype": "bf16", "causal": False, "heads": 4}, "run": {"threads": 2, "kernel": ["cpu"]}}
+        ctx.runs[0].record["run"]["config"] = config
+        self.assertIn("2 points; rows kept, dtype bf16</p>", header(ctx, "title"))  # no usp ran; the default kernel, in an older form
+        sweep |= {"keep_gathered": [False, True], "dtype": ["fp32", "bf16"]}
+        self.assertIn("2 points</p>", header(ctx, "title"))
+        for odd in (None, [], {"sweep": [], "model": {"dtype": {}}}):
+            ctx.runs[0].record["run"]["config"] = odd
+            self.assertIn("2 points</p>", header(ctx, "title"))
 
     def test_replicas_are_an_axis_and_a_group_holds_its_share_of_the_batch(self) -> None:
         records = [

@@ -35,6 +35,7 @@ from .paper_lines import RULES
 from .pictures import chart_library
 from .rows import Context
 from .rows_cost import host_memory
+from .series import constants_text
 from .specs import load_json
 from .tables import full_table, skipped_table
 from .training_page import training_answer, training_method, training_table
@@ -116,7 +117,7 @@ def header(ctx: Context, title: str) -> str:
     runs, notes = "", [f'<p class="notice">{escape(note)}</p>' for note in ctx.notes]
     for place, run in enumerate(ctx.runs, 1):
         name = run_title(ctx, place)
-        runs += f'<p class="run-line"><a href="#run-{place}">{escape(name)}</a> {verdict_chip(run)} {run.extent}</p>'
+        runs += f'<p class="run-line"><a href="#run-{place}">{escape(name)}</a> {verdict_chip(run)} {escape("; ".join(filter(None, (run.extent, constants_text(run)))))}</p>'
         which = f"Run {place}: " if len(ctx.runs) > 1 else ""
         notes += [f'<p class="notice">{which}{escape(note)}</p>' for note in [*run.notes, *disturbances(run)]]
     said = "".join(notes)
@@ -136,6 +137,7 @@ def run_card(ctx: Context, place: int) -> str:
             ("revision", run.get("build.revision") or run.get("run.revision")),
             ("machine", machine_of(run)),
             ("extent", run.extent),
+            ("all at one value", constants_text(run)),
             *run.facts,
             ("config", run.get("run.config_path")),
             ("SHA-256 of the resolved config", run.get("run.config_sha256")),

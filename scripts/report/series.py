@@ -19,18 +19,18 @@ from .model import PATTERNS, SOURCES, Point, Run, run_names
 from .units import plural
 
 AXES = {"seq_len", "ranks", "replicas", "batch", "pattern", "branches", "threads", "phase_parts", "seed", "id"}
-SCHEMA = Path(__file__).resolve().parents[2] / "configs" / "schema" / "config.schema.json"
+SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "configs" / "schema" / "config.schema.json").read_text(encoding="utf-8"))
 
 
-def option_defaults() -> dict[str, Any]:
-    """Options of algorithms and their defaults, by the schema of configs: what a label leaves out."""
-    swept = json.loads(SCHEMA.read_text(encoding="utf-8"))["properties"]["sweep"]["properties"]
-    return {name: axis["default"] for name, axis in swept.items() if "default" in axis and name not in AXES}
+def defaults_in(section: str) -> dict[str, Any]:
+    """Parameters of a section of configs that name a series, and their defaults."""
+    return {name: axis["default"] for name, axis in SCHEMA["properties"][section]["properties"].items() if "default" in axis and name not in AXES}
 
 
-DEFAULTS = option_defaults()
+DEFAULTS = defaults_in("sweep")  # options of algorithms: what a label leaves out
 SWITCHES = {"keep_gathered": "rows kept"}  # options without a value: their words, as in src/io/axes.cpp
 LABELLED_APART = {"layout", "collective", "node_size", "pass", "scope"}  # the last two by panels and figures; every other option shows in a label
+TOLD_APART = {"heads", "mode", "pass", "scope"}  # by the sentences of the first screen
 STAR = "M0,-1L0.23,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.38L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.23,-0.31Z"
 HOURGLASS = "M-0.9,-0.9L0.9,-0.9L-0.9,0.9L0.9,0.9Z"
 # Okabe and Ito (2008); the yellow is left out, too pale on white, and Tol's wine stands in for it, and his olive follows.
@@ -78,6 +78,28 @@ def scalar_params(point: Point) -> dict[str, Any]:
         named.pop("kernel", None)
         named.pop("mode", None)
     return named
+
+
+def constants_text(run: Run) -> str:
+    """ "rows kept, dtype bf16": what the config asks for at one value that is not the default, and some point took. No label
+    need show it: all points may have it, or all but those whose ranks leave it no meaning."""
+    config = run.get("run.config")
+    sections = {name: part for name, part in config.items() if isinstance(part, dict)} if isinstance(config, dict) else {}
+    swept = sections.get("sweep", {})
+    said = []
+    for section in ("sweep", "model", "dilated", "run"):
+        for name, default in defaults_in(section).items():
+            asked = swept.get(name, sections.get(section, {}).get(name))
+            value = asked[0] if isinstance(asked, list) and len(asked) == 1 else asked
+            if name in TOLD_APART or value == default or not isinstance(value, (str, int, float)):
+                continue
+            if any(p.get(f"params.{name}") == value for p in run.points):
+                said.append(SWITCHES.get(name, words(name)) if value is True else f"{words(name)} {value}")
+    return ", ".join(said)
+
+
+def words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def collective_name(params: Any) -> str:
@@ -155,7 +177,7 @@ class SeriesIndex:
         if "layout" in params:
             parts[0] += f" {params['layout']}"
         shown = [name for name in DEFAULTS if name in params and name not in LABELLED_APART]
-        parts += [SWITCHES.get(name) or f"{name.replace('_', ' ')} {params[name]}" for name in shown]
+        parts += [SWITCHES.get(name) or f"{words(name)} {params[name]}" for name in shown]
         if "collective" in params:
             parts.append(f"via {collective_name(params)}")
         if point.in_turn:
