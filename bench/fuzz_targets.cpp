@@ -165,11 +165,11 @@ constexpr const char* kGpuLinks = R"({"program": "lnbench comm", "transport": "n
            {"operation": "all_gather", "bytes": 1000, "median_s": 1e-5},
            {"operation": "exchange", "bytes": 1000000, "median_s": 1010e-6}]})";
 
-std::string text_of(const std::vector<ShardLine>& lines, const Scratch& scratch) {
+std::string text_of(const std::vector<UnitLine>& lines, const Scratch& scratch) {
   const std::string path = scratch.put("made.jsonl", "");
   {
     ShardJournal journal(path, "fuzz", "plan", 0.5);
-    for (const ShardLine& line : lines) journal.append(line);
+    for (const UnitLine& line : lines) journal.append(line);
   }
   return read_file_text(path, "");
 }
@@ -198,7 +198,7 @@ Target target_of_run(const std::string& name, const Config& config,
     return target;
   }
   scratch.put("run.json", read_file_text(folder + "run.json", ""));
-  ShardLine line;
+  UnitLine line;
   line.finished_utc = "2026-01-01T00:00:00Z";
   line.seconds["attend"] = 0.5;
   line.heads = {{.rows = 7, .sum = 0.5}};

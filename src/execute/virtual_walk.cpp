@@ -32,7 +32,7 @@ class VirtualWalk final : public UnitWalk {
     std::unique_ptr<BoundProgram> bound, forward;
   };
 
-  void execute(const Samples* samples, double share, ShardOutcome& out) override {
+  void execute(const Samples* samples, double share, UnitOutcome& out) override {
     const auto [bound, forward] = prepare(samples != nullptr, out);
     const Compare compare = [&](const ExpectedRows& rows) { return compare_samples(*bound, rows); };
     std::future<ExpectedRows> expected;
@@ -56,7 +56,7 @@ class VirtualWalk final : public UnitWalk {
       gradients_->inspect(*bound, *samples, keys(), out);
   }
 
-  Programs prepare(bool whole, ShardOutcome& out) {
+  Programs prepare(bool whole, UnitOutcome& out) {
     Programs programs;
     {
       Stopwatch watch(out.times.bind_s);
@@ -92,8 +92,8 @@ class VirtualWalk final : public UnitWalk {
     return programs;
   }
 
-  void make_output(const BoundProgram& forward, const BoundProgram& backward, ShardOutcome& out) {
-    ShardOutcome aside;
+  void make_output(const BoundProgram& forward, const BoundProgram& backward, UnitOutcome& out) {
+    UnitOutcome aside;
     Stopwatch watch(out.times.output_s);
     for (size_t i = 0; i < forward.program().ops.size(); ++i)
       run_op(forward, i, forward.op(i).attends, {}, aside);
@@ -105,7 +105,7 @@ class VirtualWalk final : public UnitWalk {
 
   // `attends`, `backwards`: those of its tasks that run.
   void run_op(const BoundProgram& bound, size_t op, std::span<const AttendGrid> attends,
-              std::span<const BackwardGrid> backwards, ShardOutcome& out) {
+              std::span<const BackwardGrid> backwards, UnitOutcome& out) {
     const Action& what = bound.program().ops[op].what;
     if (moves_gradients(bound.program(), what)) {
       Stopwatch watch(out.times.receive_s);
@@ -193,8 +193,8 @@ std::span<std::byte> UnitWalk::sums_after(const WalkUnit& unit) {
   return gradients_->sums_of(schedule_for(unit), unit);
 }
 
-ShardOutcome UnitWalk::walk(const WalkUnit& unit, const Samples* samples, double share) {
-  ShardOutcome out;
+UnitOutcome UnitWalk::walk(const WalkUnit& unit, const Samples* samples, double share) {
+  UnitOutcome out;
   out.unit = unit;
   Stopwatch wall(out.times.wall_s);
   execute(samples, share, out);
@@ -210,7 +210,7 @@ const Schedule& UnitWalk::schedule_for(const WalkUnit& unit) {
 }
 
 void UnitWalk::inspect_poisoned(const BoundProgram& bound, const Samples& samples,
-                                const Compare& compare, ShardOutcome& out) {
+                                const Compare& compare, UnitOutcome& out) {
   if (samples.empty() || std::exchange(poisoned_inspected_, true)) return;
   Stopwatch watch(out.times.check_s);
   out.poisoned = compare(expected_rows(bound, problem_, {samples.front()}));
@@ -222,7 +222,7 @@ std::future<ExpectedRows> UnitWalk::expect(const BoundProgram& bound, const Samp
 }
 
 void UnitWalk::inspect(const BoundProgram& bound, std::future<ExpectedRows>& expected,
-                       const Compare& compare, ShardOutcome& out) const {
+                       const Compare& compare, UnitOutcome& out) const {
   for (int slot = 0; slot < int(bound.program().slots.size()); ++slot)
     out.slot_bytes += int64_t(bound.memory(slot).size());
   {

@@ -100,7 +100,7 @@ struct GradientOutcome {
   }
 };
 
-struct ShardOutcome {
+struct UnitOutcome {
   WalkUnit unit{};
   WalkShare share{};  // if not all: no output, hence no summary, digest or sample
   WalkTimes times{};
@@ -140,7 +140,7 @@ class UnitWalk {
            std::shared_ptr<const RowWorker> worker, int threads, MemoryLedger& ledger);
   virtual ~UnitWalk();
   // Throws std::bad_alloc when the device has too little memory.
-  ShardOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) {
+  UnitOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) {
     return walk(unit, &samples, 1);
   }
   // Compares dK and dV of these keys, each in the unit that completes its row.
@@ -150,7 +150,7 @@ class UnitWalk {
   void end_with(Rank last);
   // Runs about this share of the unit's pairs (choose_share). Only what these read is received; a
   // backward pass alone reads an output that nobody made, for nothing is compared.
-  ShardOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
+  UnitOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
   // The sums to which units of one part of the batch add, from the first rank to the last. They
   // must be there when the rank after `unit` runs: another process that goes on restores them
   // first. Of a backward pass.
@@ -160,7 +160,7 @@ class UnitWalk {
   using Samples = std::vector<QuerySample>;
   using Compare = std::function<SampleErrors(const ExpectedRows& expected)>;
   // Runs the unit and inspects its output. `samples` null: runs `share` of its pairs.
-  virtual void execute(const Samples* samples, double share, ShardOutcome& out) = 0;
+  virtual void execute(const Samples* samples, double share, UnitOutcome& out) = 0;
   const Schedule& schedule_for(const WalkUnit& unit);
   const AttentionProblem& problem() const { return problem_; }
   const std::vector<KeySample>& keys() const { return keys_; }
@@ -170,16 +170,16 @@ class UnitWalk {
                                    std::launch when) const;
   // Between poisoning and running the unit, and after it.
   void inspect_poisoned(const BoundProgram& bound, const Samples& samples, const Compare& compare,
-                        ShardOutcome& out);
+                        UnitOutcome& out);
   void inspect(const BoundProgram& bound, std::future<ExpectedRows>& expected,
-               const Compare& compare, ShardOutcome& out) const;
+               const Compare& compare, UnitOutcome& out) const;
 
   std::shared_ptr<const RowWorker> worker_;
   MemoryLedger& ledger_;
   std::unique_ptr<WalkGradients> gradients_;  // used in backward passes
 
  private:
-  ShardOutcome walk(const WalkUnit& unit, const Samples* samples, double share);
+  UnitOutcome walk(const WalkUnit& unit, const Samples* samples, double share);
 
   AttentionProblem problem_;
   std::vector<KeySample> keys_;

@@ -69,7 +69,7 @@ Total walk(const Case& c, int ranks, int64_t batches_at_once, int threads = 1) {
   for (int64_t first = 0; first < c.problem.batch; first += batches_at_once)
     for (Rank r = 0; r < ranks; ++r) {
       const int64_t batches = std::min(batches_at_once, c.problem.batch - first);
-      const ShardOutcome out = walk->run({r, first, batches}, samples);
+      const UnitOutcome out = walk->run({r, first, batches}, samples);
       const Schedule schedule = schedule_of(c, ranks, batches);
       const RankAccount expected = account(schedule.sharded, schedule.program(r), r);
       EXPECT_EQ(out.received_bytes, expected.bytes_received) << c.algorithm << " rank " << r;
@@ -189,7 +189,7 @@ TEST(VirtualWalk, RowsOfAnEarlierWalkDoNotPass) {
       c.problem, [&](int64_t batches) { return schedule_of(c, 2, batches); }, kernel, 1, ledger);
   for (const bool stopped : {false, true}) {
     kernel->stopped = stopped;
-    const ShardOutcome out = walk->run({0, 0, 3}, choose_samples(s, 100));
+    const UnitOutcome out = walk->run({0, 0, 3}, choose_samples(s, 100));
     int64_t nan_values = 0;
     for (const OutputSummary& head : out.heads) nan_values += head.nan_values;
     EXPECT_EQ(nan_values > 0, stopped);
@@ -315,7 +315,7 @@ WalkedGradients walk_gradients(const Case& c, int ranks, const std::vector<Rank>
   for (int64_t first = 0; first < p.batch; first += batches_at_once)
     for (const Rank r : walked) {
       const WalkUnit unit{r, first, std::min(batches_at_once, p.batch - first)};
-      const ShardOutcome out = walk->run(unit, samples);
+      const UnitOutcome out = walk->run(unit, samples);
       const Schedule schedule = make(unit.batches);
       const RankAccount expected = account(schedule.sharded, schedule.program(r), r);
       EXPECT_EQ(out.received_bytes, expected.bytes_received) << c.algorithm << " rank " << r;
@@ -463,7 +463,7 @@ TEST(VirtualWalk, AShareStandsForTheWhole) {
         program.ops, [](const Op& op) { return std::holds_alternative<Merge>(op.what); });
     for (const double share : {0.25, 0.5, 1.0}) {
       kernel->pairs = kernel->backward_pairs = 0;
-      const ShardOutcome out = walk->run_share({last, 0, 1}, share);
+      const UnitOutcome out = walk->run_share({last, 0, 1}, share);
       EXPECT_TRUE(causal || (kernel->pairs == out.share.pairs.run &&
                              kernel->backward_pairs == out.share.backward_pairs.run));
       const auto& [forward, backward, of_merges] = out.share;
@@ -506,7 +506,7 @@ TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // idle threads would count as s
         c.problem, [&](int64_t batches) { return schedule_of(c, 1, batches); }, make_kernel("cpu"),
         threads, ledger);
     for (const double share : {1.0 / 12, 3.0 / 12, 0.5}) {
-      const ShardOutcome out = walk->run_share({0, 0, 1}, share);
+      const UnitOutcome out = walk->run_share({0, 0, 1}, share);
       const double tasks = 12 * c.problem.num_heads * out.share.pairs.run / out.share.pairs.all;
       EXPECT_EQ(std::fmod(tasks, threads), 0) << threads << " threads, share " << share;
       EXPECT_GE(tasks, 1);

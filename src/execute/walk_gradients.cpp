@@ -182,7 +182,7 @@ std::span<std::byte> WalkGradients::sums_of(const Schedule& schedule, const Walk
 }
 
 void WalkGradients::inspect(const BoundProgram& bound, const std::vector<QuerySample>& samples,
-                            const std::vector<KeySample>& keys, ShardOutcome& out) {
+                            const std::vector<KeySample>& keys, UnitOutcome& out) {
   GradientOutcome& g = out.gradients.emplace();
   const auto shares = [&](const KeySample& key) { return shared_->has(key.kv_head, key.token); };
   const auto keys_where = [&](auto where) {
@@ -232,7 +232,7 @@ void WalkGradients::add_digests(const std::vector<FillRows>& rows, uint64_t time
 
 // The rows that all ranks that are walked have added to.
 void WalkGradients::complete(const std::vector<KeySample>& shared_keys, LawSums& laws,
-                             ShardOutcome& out) {
+                             UnitOutcome& out) {
   GradientOutcome& g = *out.gradients;
   {
     Stopwatch watch(out.times.check_s);

@@ -85,11 +85,11 @@ class WalkGradients {
   // After a unit has run. `bound`: its program, over memory that the host reads. Compares those of
   // `keys` that the unit completes. Shared rows of dK and dV become 0 there.
   void inspect(const BoundProgram& bound, const std::vector<QuerySample>& samples,
-               const std::vector<KeySample>& keys, ShardOutcome& out);
+               const std::vector<KeySample>& keys, UnitOutcome& out);
 
  private:
   void add_digests(const std::vector<FillRows>& rows, uint64_t times, GradientOutcome& g) const;
-  void complete(const std::vector<KeySample>& shared_keys, LawSums& laws, ShardOutcome& out);
+  void complete(const std::vector<KeySample>& shared_keys, LawSums& laws, UnitOutcome& out);
 
   AttentionProblem problem_;
   int threads_;

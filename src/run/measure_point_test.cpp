@@ -267,7 +267,7 @@ PointPlan four_units(Pass pass) {
   return plan;
 }
 // Stopped after some of its units, the first of which are changed in the journal.
-std::optional<PointRecord> resumed_after(int units, void (*change)(ShardLine&),
+std::optional<PointRecord> resumed_after(int units, void (*change)(UnitLine&),
                                          Pass pass = Pass::kForward, int walks = 1) {
   const std::string folder = testing::TempDir() + "longnet-walk-" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
@@ -280,7 +280,7 @@ std::optional<PointRecord> resumed_after(int units, void (*change)(ShardLine&),
   std::getline(before, header);
   std::getline(before, first);
   std::getline(before, rest, '\0');
-  ShardLine line;
+  UnitLine line;
   read_fields(parse_json(first, path), line);
   change(line);
   std::ofstream(path) << header << "\n" << sealed(dump_json(write_fields(line))) << "\n" << rest;
@@ -296,7 +296,7 @@ TEST(WalkPoint, GoesOnWhereItWasStopped) {
     EXPECT_EQ(whole->status, PointStatus::kOk) << whole->reason;
     for (const int units : {1, 2, 3}) {
       const auto rest = resumed_after(
-          units, [](ShardLine&) {}, pass);
+          units, [](UnitLine&) {}, pass);
       ASSERT_TRUE(rest);
       EXPECT_EQ(rest->status, PointStatus::kOk) << rest->reason;
       EXPECT_EQ(rest->metrics.at("walk_resumed_units"), units);
@@ -308,12 +308,12 @@ TEST(WalkPoint, GoesOnWhereItWasStopped) {
 }
 
 TEST(WalkPoint, WhatOneUnitGotWrongFailsThePoint) {
-  const std::pair<const char*, void (*)(ShardLine&)> faults[] = {
-      {"sampled queries were compared", [](ShardLine& l) { --l.errors.chosen; }},
-      {"rows, there should be", [](ShardLine& l) { --l.heads[0].rows; }},
-      {"passes an output that nobody wrote", [](ShardLine& l) { l.passes_poison = true; }},
-      {"a closed form says", [](ShardLine& l) { l.slot_bytes += 64; }},
-      {"a closed form says", [](ShardLine& l) { l.received_bytes -= 4; }}};
+  const std::pair<const char*, void (*)(UnitLine&)> faults[] = {
+      {"sampled queries were compared", [](UnitLine& l) { --l.errors.chosen; }},
+      {"rows, there should be", [](UnitLine& l) { --l.heads[0].rows; }},
+      {"passes an output that nobody wrote", [](UnitLine& l) { l.passes_poison = true; }},
+      {"a closed form says", [](UnitLine& l) { l.slot_bytes += 64; }},
+      {"a closed form says", [](UnitLine& l) { l.received_bytes -= 4; }}};
   for (const auto& [reason, fault] : faults) {
     const auto record = resumed_after(1, fault);
     ASSERT_TRUE(record);
@@ -324,17 +324,17 @@ TEST(WalkPoint, WhatOneUnitGotWrongFailsThePoint) {
 
 // The second of two walks is right.
 TEST(WalkPoint, GradientsOfEveryWalkAreJudged) {
-  const auto reason_with = [](void (*change)(ShardLine&)) {
+  const auto reason_with = [](void (*change)(UnitLine&)) {
     return resumed_after(4, change, Pass::kForwardBackward, 2).value().reason;
   };
-  EXPECT_EQ(reason_with([](ShardLine&) {}), "");
-  EXPECT_THAT(reason_with([](ShardLine& l) { l.gradients->laws.products[0] += 1e3; }),
+  EXPECT_EQ(reason_with([](UnitLine&) {}), "");
+  EXPECT_THAT(reason_with([](UnitLine& l) { l.gradients->laws.products[0] += 1e3; }),
               testing::HasSubstr("a law of conservation is broken"));
-  EXPECT_THAT(reason_with([](ShardLine& l) { --l.gradients->errors[0].chosen; }),
+  EXPECT_THAT(reason_with([](UnitLine& l) { --l.gradients->errors[0].chosen; }),
               testing::HasSubstr("sampled queries was compared"));
-  EXPECT_THAT(reason_with([](ShardLine& l) { l.gradients->errors[1].difference += 1e3; }),
+  EXPECT_THAT(reason_with([](UnitLine& l) { l.gradients->errors[1].difference += 1e3; }),
               testing::HasSubstr("the output is wrong"));
-  EXPECT_THAT(reason_with([](ShardLine& l) { l.gradients->errors[2].difference += 1e3; }),
+  EXPECT_THAT(reason_with([](UnitLine& l) { l.gradients->errors[2].difference += 1e3; }),
               testing::HasSubstr("the output is wrong"));
 }
 

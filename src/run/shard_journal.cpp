@@ -80,7 +80,7 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
   if (good_bytes == 0) file_->write_all(first);
 }
 
-void ShardJournal::append(ShardLine line, std::span<const std::byte> sums) {
+void ShardJournal::append(UnitLine line, std::span<const std::byte> sums) {
   if (!sums.empty()) {
     const std::string_view bytes(reinterpret_cast<const char*>(sums.data()), sums.size());
     line.sums_sha256 = sha256_hex(bytes);

@@ -24,7 +24,7 @@
 
 namespace longnet {
 
-struct ShardLine : ShardOutcome {
+struct UnitLine : UnitOutcome {
   int walk = 0;  // index of the sample
   std::string finished_utc{};
   std::map<std::string, double> seconds{};
@@ -70,9 +70,9 @@ class ShardJournal {
   // Opens or creates `path`. Throws UsageError when it holds the units of another plan.
   ShardJournal(const std::string& path, const std::string& point, const std::string& plan,
                double share = 1);
-  const std::vector<ShardLine>& lines() const { return lines_; }  // in the order of finishing
+  const std::vector<UnitLine>& lines() const { return lines_; }  // in the order of finishing
   // On the disk when it returns, `sums` first: what the unit leaves to the next one.
-  void append(ShardLine line, std::span<const std::byte> sums = {});
+  void append(UnitLine line, std::span<const std::byte> sums = {});
   // Reads what the last unit has left. Throws UsageError when it is not there.
   void read_sums(std::span<std::byte> sums) const;
 
@@ -80,7 +80,7 @@ class ShardJournal {
   std::string sums_path(size_t line) const { return path_ + (line % 2 ? ".sums1" : ".sums0"); }
 
   std::string path_;
-  std::vector<ShardLine> lines_;
+  std::vector<UnitLine> lines_;
   std::unique_ptr<DurableFile> file_;
 };
 

@@ -15,7 +15,7 @@
 namespace longnet {
 namespace {
 
-ShardLine line(int rank) {
+UnitLine line(int rank) {
   return {{.unit = {.rank = rank},
            .received_bytes = int64_t{1} << 40,
            .input_digest = 0xFFFFFFFFFFFFFFFFu - uint64_t(rank),
@@ -32,9 +32,9 @@ ShardLine line(int rank) {
           /*seconds=*/{{"attend", 0.1 * rank}}};
 }
 
-std::string text(const std::vector<ShardLine>& lines) {
+std::string text(const std::vector<UnitLine>& lines) {
   std::string all;
-  for (const ShardLine& l : lines) all += dump_json(write_fields(l)) + "\n";
+  for (const UnitLine& l : lines) all += dump_json(write_fields(l)) + "\n";
   return all;
 }
 
@@ -105,13 +105,13 @@ TEST(ShardJournal, WhoGoesOnTakesTheShareThatWasBegunWith) {
 }
 
 TEST(ShardJournal, AnInfiniteErrorStaysOne) {
-  ShardLine wrong = line(0);
+  UnitLine wrong = line(0);
   wrong.errors.worst_row = std::numeric_limits<double>::infinity();
   const std::string path =
       (std::filesystem::temp_directory_path() / "longnet-journal-infinite").string();
   std::filesystem::remove(path);
   ShardJournal(path, "abc", "plan").append(wrong);
-  const ShardLine back = ShardJournal(path, "abc", "plan").lines().at(0);
+  const UnitLine back = ShardJournal(path, "abc", "plan").lines().at(0);
   EXPECT_EQ(back.errors.worst_row, wrong.errors.worst_row);
   std::filesystem::remove(path);
 }

@@ -37,7 +37,7 @@ int64_t fewest_samples(const CheckConfig& c) { return std::max(kFewestSamples, c
 constexpr double kSecondsPerRate = 30;
 constexpr int kMaxCheckedRanks = 128;  // beyond, the proof of a schedule takes longer than a point
 
-std::map<std::string, double> to_seconds(const ShardOutcome& o, Pass pass) {
+std::map<std::string, double> to_seconds(const UnitOutcome& o, Pass pass) {
   const WalkTimes& t = o.times;
   std::map<std::string, double> s{{"bind", t.bind_s},         {"poison", t.poison_s},
                                   {"generate", t.generate_s}, {"receive", t.receive_s},
@@ -50,8 +50,8 @@ std::map<std::string, double> to_seconds(const ShardOutcome& o, Pass pass) {
   return s;
 }
 
-ShardLine to_line(const ShardOutcome& o, int walk, Pass pass, const MemoryLedger& ledger) {
-  ShardLine line{o, walk, utc_rfc3339(), to_seconds(o, pass)};
+UnitLine to_line(const UnitOutcome& o, int walk, Pass pass, const MemoryLedger& ledger) {
+  UnitLine line{o, walk, utc_rfc3339(), to_seconds(o, pass)};
   line.held_bytes = ledger.peak_bytes();
   line.resident_bytes = peak_resident_bytes().value_or(0);
   line.errors.rounded = false;  // the tolerance of a walk is its backend's
@@ -104,7 +104,7 @@ class Walker {
   // False: stopped early.
   bool walk_all() {
     std::set<std::tuple<int, Rank, int64_t>> done;
-    for (const ShardLine& l : w_.lines) done.insert(key(l.walk, l.unit));
+    for (const UnitLine& l : w_.lines) done.insert(key(l.walk, l.unit));
     std::vector<std::pair<int, size_t>> todo;  // walk and unit
     double flops = 0;
     for (int w = 0; w < w_.walks; ++w)
@@ -120,7 +120,7 @@ class Walker {
       if (w_.run.stop && w_.run.stop()) return false;
       const OtherLoad load(this_place().cpus);
       const double before = peak_now(i);
-      ShardLine line = to_line(run_unit(unit), w, params().pass, ledger_);
+      UnitLine line = to_line(run_unit(unit), w, params().pass, ledger_);
       line.passes_poison = line.poisoned && w_.judged(*line.poisoned, 0).pass;
       line.peak_flops_per_s = (before + peak_now(i)) / 2;
       line.busy_share = load.share(load.own_s());
@@ -153,7 +153,7 @@ class Walker {
     return walk_->sums_after(unit);
   }
 
-  ShardOutcome run_unit(const WalkUnit& unit) {
+  UnitOutcome run_unit(const WalkUnit& unit) {
     if (w_.plan.share < 1) return walk_->run_share(unit, w_.units.unit_share);
     const int64_t each = ceil_div(queries_, int64_t(w_.units.units.size()));
     return walk_->run(unit, choose_shard_samples(w_.sharded, unit.rank, unit.first_batch,

@@ -64,7 +64,7 @@ struct WalkData {
   UnitPlan units{};
   SampleChoice choice{};  // samples among the ranks that are walked
   KeyChoice keys{};       // keys that a backward pass compares
-  std::vector<ShardLine> lines{};
+  std::vector<UnitLine> lines{};
   int64_t resumed_units = 0;                     // the first lines, which an earlier process wrote
   std::map<std::string, int64_t> held_by_tag{};  // peaks of this process
   int64_t held_bytes = 0;                        // the same of all tags together

@@ -21,7 +21,7 @@ std::string pass_of(const WalkData& w) { return std::string(to_string(w.pass()))
 
 double total(const WalkData& w, const std::string& what, int walk) {
   double sum = 0;
-  for (const ShardLine& l : w.lines)
+  for (const UnitLine& l : w.lines)
     if (l.walk == walk) sum += l.seconds.at(what);
   return sum;
 }
@@ -43,7 +43,7 @@ void fill_timing(const WalkData& w, PointRecord& record) {
   const double merge = mean_per_walk(w, "merge") * scale;
   set_phases(record, record.timing.median_s - merge, merge);
   std::map<Rank, std::vector<double>> of_rank;  // per walk
-  for (const ShardLine& l : w.lines) {
+  for (const UnitLine& l : w.lines) {
     auto& times = of_rank[l.unit.rank];
     times.resize(size_t(w.walks));
     times[size_t(l.walk)] += l.seconds.at(pass_of(w));
@@ -54,7 +54,7 @@ void fill_timing(const WalkData& w, PointRecord& record) {
     std::optional<int64_t> memory_bytes;
     for (size_t i = 0; i < w.units.units.size(); ++i)
       if (w.units.units[i].rank == rank) pairs += w.units.accounts[i].pairs;
-    for (const ShardLine& l : w.lines)
+    for (const UnitLine& l : w.lines)
       if (l.unit.rank == rank && l.unit_bytes > 0)
         memory_bytes = std::max(memory_bytes.value_or(0), l.unit_bytes);
     add_rank(record, rank, median(times), pairs, memory_bytes);
@@ -69,7 +69,7 @@ void fill_replayed(const WalkData& w, PointRecord& record) {
     if (r.median_s <= slowest) continue;
     slowest = r.median_s;
     merge = 0;
-    for (const ShardLine& l : w.lines)
+    for (const UnitLine& l : w.lines)
       if (l.unit.rank == r.rank && l.walk == w.walks - 1) merge += l.seconds.at("merge");
   }
   double communication = 0;
@@ -94,7 +94,7 @@ struct WalkedGradients {
 void add_gradients(const WalkData& w, int walk, std::optional<WalkedGradients>& worst) {
   const AttentionProblem& p = w.plan.point.params.problem;
   GradientOutcome sum;
-  for (const ShardLine& l : w.lines) {
+  for (const UnitLine& l : w.lines) {
     if (walk != l.walk) continue;
     check(l.gradients.has_value(), "unit of rank ", l.unit.rank, " without gradients");
     for (size_t i = 0; i < sum.digests.size(); ++i) {
@@ -120,7 +120,7 @@ void fill_content(const WalkData& w, PointRecord& record) {
   for (int walk = 0; walk < w.walks; ++walk) {
     SampleErrors errors;
     content = {};
-    for (const ShardLine& l : w.lines) {
+    for (const UnitLine& l : w.lines) {
       if (l.walk != walk) continue;
       content.add({{}, l.input_digest});
       errors.add(l.errors);
@@ -147,7 +147,7 @@ void fill_content(const WalkData& w, PointRecord& record) {
     outcome = worst_of(outcome, of_gradients);
   }
   set_content(record, content, tokens * record.params.problem.num_heads);
-  set_check(record, outcome, std::ranges::any_of(w.lines, &ShardLine::passes_poison));
+  set_check(record, outcome, std::ranges::any_of(w.lines, &UnitLine::passes_poison));
   if (gradients) set_gradients(record, of_gradients, gradients->laws, {w.choice, w.keys});
   set_strata(record, w.choice, worst->chosen, w.options.check.max_queries);
   double poison = 0, compare = 0;
@@ -165,7 +165,7 @@ void fill_memory(const WalkData& w, PointRecord& record) {
   by_tag[kWorkspaceTag] = w.plan.workspace_bytes;
   const int64_t predicted = total_bytes(by_tag);
   int64_t measured = 0, resident = 0, received = 0, expected = 0;
-  for (const ShardLine& l : w.lines) {
+  for (const UnitLine& l : w.lines) {
     measured = std::max(measured, l.held_bytes);
     resident = std::max(resident, l.resident_bytes);
     received += l.received_bytes;
@@ -195,7 +195,7 @@ void fill_conditions(const WalkData& w, PointRecord& record) {
   double busy_s = 0, wall_s = 0;
   int64_t busy_units = 0;
   for (size_t i = 0; i < w.lines.size(); ++i) {
-    const ShardLine& l = w.lines[i];
+    const UnitLine& l = w.lines[i];
     if (l.walk < w.warmup()) continue;
     const double flops = w.units.accounts[i % w.units.accounts.size()].flops;
     rates.push_back(devices * flops / l.seconds.at(pass_of(w)));
@@ -226,7 +226,7 @@ void fill_closed_forms(const WalkData& w, PointRecord& record) {
   if (w.plan.share < 1) return set_closed_forms(record, most);
   std::map<std::pair<Rank, int64_t>, RankCounts> known;  // by rank and part of the batch
   std::string wrong;                                     // the first
-  for (const ShardLine& l : w.lines) {
+  for (const UnitLine& l : w.lines) {
     const auto [at, is_new] = known.try_emplace({l.unit.rank, l.unit.batches});
     sharded.problem.batch = l.unit.batches;
     if (is_new) at->second = *closed_form_counts(p.algorithm, sharded, choice, l.unit.rank, p.pass);
@@ -262,7 +262,7 @@ void fill_metrics(const WalkData& w, PointRecord& record) {
   }
   m["attend_flops_per_s"] = attend > 0 ? w.units.flops / attend : 0;
   std::vector<double> rates;
-  for (const ShardLine& l : w.lines)
+  for (const UnitLine& l : w.lines)
     if (l.kernel_flops_per_s > 0) rates.push_back(l.kernel_flops_per_s);
   if (rates.empty()) return;
   m["kernel_flops_per_s"] = median(rates);

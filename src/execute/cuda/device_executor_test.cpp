@@ -256,13 +256,13 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
     for (const WalkUnit unit : {WalkUnit{0, 0, 2}, WalkUnit{3, 1, 1}, WalkUnit{4, 0, 1}}) {
       const auto samples =
           choose_shard_samples(s, unit.rank, unit.first_batch, unit.batches, {}, 20);
-      const ShardOutcome got = on_device->run(unit, samples), want = on_host->run(unit, samples);
+      const UnitOutcome got = on_device->run(unit, samples), want = on_host->run(unit, samples);
       SCOPED_TRACE(testing::Message() << name << " rank " << unit.rank);
       EXPECT_EQ(got.input_digest, want.input_digest);
       EXPECT_EQ(got.received_bytes, want.received_bytes);
       EXPECT_EQ(got.errors.queries, want.errors.queries);
       EXPECT_EQ(got.slot_bytes, want.slot_bytes);
-      for (const ShardOutcome* out : {&got, &want}) {
+      for (const UnitOutcome* out : {&got, &want}) {
         ASSERT_EQ(out->poisoned.has_value(), unit.rank == 0);
         EXPECT_FALSE(out->poisoned && judge(*out->poisoned, 0, s, {.rel_l2 = 1e-5}).pass);
       }
@@ -276,8 +276,8 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
         EXPECT_NEAR(got.heads[h].lse_sum, want.heads[h].lse_sum, 1e-3);
       }
     }
-    const ShardOutcome part = on_device->run_share({3, 0, 2}, 0.4);
-    const ShardOutcome same = on_host->run_share({3, 0, 2}, 0.4);
+    const UnitOutcome part = on_device->run_share({3, 0, 2}, 0.4);
+    const UnitOutcome same = on_host->run_share({3, 0, 2}, 0.4);
     EXPECT_EQ(part.share.pairs.all, same.share.pairs.all) << name;
     EXPECT_GE(part.share.pairs.run, same.share.pairs.run) << name;  // rounds of more tasks at once
     EXPECT_GT(part.share.pairs.run, 0);
@@ -294,7 +294,7 @@ TEST(DeviceWalkTest, KeepsItsMemoryAsPredicted) {
   const auto walk = make_device_walk(s.problem, schedule_for, make_emulated_kernel(true),
                                      make_cpu_row_worker(), ledger);
   for (Rank r = 0; r < 5; ++r) {
-    const ShardOutcome out = walk->run({r, 0, s.problem.batch}, choose_samples(s, 100));
+    const UnitOutcome out = walk->run({r, 0, s.problem.batch}, choose_samples(s, 100));
     EXPECT_TRUE(judge(out.errors, 0, s, {.rel_l2 = 1e-5}).pass) << r;
   }
   for (const auto& [tag, bytes] : walk_memory(schedule_for(0), {0, 1, 2, 3, 4}))
@@ -334,7 +334,7 @@ TEST(DeviceWalkTest, PlansAreKeptAndRowsOfAnEarlierUnitAreNot) {
       p, [&](int64_t) { return find_algorithm("dilated").make(s); }, kernel, make_cpu_row_worker(),
       ledger);
   const auto passes = [&](Rank r) {
-    const ShardOutcome out = walk->run({r, 0, 1}, choose_shard_samples(s, r, 0, 1, {}, 50));
+    const UnitOutcome out = walk->run({r, 0, 1}, choose_shard_samples(s, r, 0, 1, {}, 50));
     int64_t nan_values = 0;
     for (const OutputSummary& head : out.heads) nan_values += head.nan_values;
     return judge(out.errors, nan_values, s, {.rel_l2 = 1e-5}).pass;
@@ -374,7 +374,7 @@ TEST(DeviceWalkTest, GradientsThatRanksShareAreThoseOfTheDefinition) {
     GradientErrors errors;
     LawTerms laws;
     for (Rank rank = 0; rank < 5; ++rank) {
-      const ShardOutcome out = walk->run({rank, 0, s.problem.batch}, samples);
+      const UnitOutcome out = walk->run({rank, 0, s.problem.batch}, samples);
       for (size_t i = 0; i < errors.size(); ++i) errors[i].add(out.gradients.value().errors[i]);
       laws.add(out.gradients.value().laws, 0);
     }

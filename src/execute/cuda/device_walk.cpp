@@ -58,7 +58,7 @@ class DeviceWalk final : public UnitWalk {
         kernel_(std::move(kernel)) {}
 
  private:
-  void execute(const Samples* samples, double share, ShardOutcome& out) override {
+  void execute(const Samples* samples, double share, UnitOutcome& out) override {
     const Schedule& schedule = schedule_for(out.unit);
     const RankProgram program = schedule.program(out.unit.rank);
     const std::string refusal = why_not_virtual(program);
@@ -90,7 +90,7 @@ class DeviceWalk final : public UnitWalk {
 
   // Memory is kept from unit to unit, and so are the plans of attends that are the same. A share,
   // also of 1, gives no gradients.
-  void prepare(const Schedule& schedule, std::optional<double> share, ShardOutcome& out) {
+  void prepare(const Schedule& schedule, std::optional<double> share, UnitOutcome& out) {
     Stopwatch watch(out.times.bind_s);
     memory_.grow(slot_memory(schedule, out.unit.rank), ledger_);
     DeviceExecutor::Options options{.virtual_ranks = true,
@@ -106,8 +106,8 @@ class DeviceWalk final : public UnitWalk {
   }
 
   // The output that a backward pass alone begins with.
-  std::vector<std::byte> make_output(const Schedule& schedule, ShardOutcome& out) {
-    ShardOutcome aside{.unit = out.unit};
+  std::vector<std::byte> make_output(const Schedule& schedule, UnitOutcome& out) {
+    UnitOutcome aside{.unit = out.unit};
     Stopwatch watch(out.times.output_s);
     Schedule forward = schedule;
     forward.program = schedule.forward;
@@ -122,7 +122,7 @@ class DeviceWalk final : public UnitWalk {
     return output;
   }
 
-  static void note_times(const DeviceExecutor& executor, double all, ShardOutcome& out) {
+  static void note_times(const DeviceExecutor& executor, double all, UnitOutcome& out) {
     WalkTimes& t = out.times;
     for (size_t i = 0; i < executor.program().ops.size(); ++i)
       if (std::holds_alternative<AttendBackward>(executor.program().ops[i].what))
