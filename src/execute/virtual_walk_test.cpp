@@ -12,41 +12,15 @@
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "execute/program_executor.h"
+#include "execute/testing/walk_case.h"
 #include "execute/tolerances.h"
 #include "schedule/accounting.h"
-#include "schedule/lower_collectives.h"
 #include "schedule/registry.h"
 
 namespace longnet {
 namespace {
 
-struct Case {
-  std::string algorithm = "dilated";
-  AttentionProblem problem = {
-      .seq_len = 203, .num_heads = 4, .num_kv_heads = 2, .head_dim = 24, .batch = 3};
-  DilatedPattern pattern = {.branches = {{40, 1}, {100, 3}, {203, 7}}};
-  LayoutKind layout = LayoutKind::kContiguous;
-  std::string collective = "native";
-  AlgorithmOptions options = {};
-};
-
-ShardedProblem sharded_of(const Case& c, int ranks, int64_t batches) {
-  ShardedProblem s{c.problem, dense_pattern(c.problem.seq_len),
-                   SequenceLayout(c.problem.seq_len, ranks, c.layout), GatherScope::kSegmentGroup,
-                   c.options};
-  s.problem.batch = batches;
-  if (find_algorithm(c.algorithm).pattern == PatternKind::kDilated) s.pattern = c.pattern;
-  if (find_algorithm(c.algorithm).pattern == PatternKind::kSparse)
-    s.pattern = sparse_pattern(24, 5);
-  return s;
-}
-
-Schedule schedule_of(const Case& c, int ranks, int64_t batches) {
-  return lower_collectives(find_algorithm(c.algorithm).make(sharded_of(c, ranks, batches)),
-                           parse_collective(c.collective));
-}
-
-bool runs(const Case& c, int ranks) {
+bool runs(const WalkCase& c, int ranks) {
   return find_algorithm(c.algorithm).why_no_program(sharded_of(c, ranks, 1)).empty();
 }
 
@@ -57,7 +31,7 @@ struct Total {
 };
 
 // Every sample of every rank; also what was received and held against the prediction.
-Total walk(const Case& c, int ranks, int64_t batches_at_once, int threads = 1) {
+Total walk(const WalkCase& c, int ranks, int64_t batches_at_once, int threads = 1) {
   MemoryLedger ledger;
   const auto walk = make_virtual_walk(
       c.problem, [&](int64_t batches) { return schedule_of(c, ranks, batches); },
@@ -88,7 +62,7 @@ Total walk(const Case& c, int ranks, int64_t batches_at_once, int threads = 1) {
   return total;
 }
 
-void expect_right(const Case& c, int ranks, int64_t batches_at_once) {
+void expect_right(const WalkCase& c, int ranks, int64_t batches_at_once) {
   const Total t = walk(c, ranks, batches_at_once);
   const auto outcome = judge(t.errors, t.output.nan_values, schedule_of(c, ranks, 1).sharded);
   EXPECT_TRUE(outcome.pass) << c.algorithm << " on " << ranks << ": rel_l2 " << outcome.rel_l2_error
@@ -98,14 +72,14 @@ void expect_right(const Case& c, int ranks, int64_t batches_at_once) {
 
 // Why the algorithm cannot be walked on 4 ranks; empty: it can, or it runs on one rank alone.
 std::string why_not_walked(const AlgorithmInfo& info) {
-  const Case c{.algorithm = std::string(info.name)};
+  const WalkCase c{.algorithm = std::string(info.name)};
   return runs(c, 4) ? why_not_virtual(schedule_of(c, 4, 1).program(1)) : "";
 }
 
 TEST(VirtualWalk, EveryRowOfEveryAlgorithm) {
   for (const AlgorithmInfo& info : algorithms())
     for (const int ranks : {1, 2, 5, 16}) {
-      const Case c{.algorithm = std::string(info.name)};
+      const WalkCase c{.algorithm = std::string(info.name)};
       if (why_not_walked(info).empty() && runs(c, ranks))
         expect_right(c, ranks, info.name == "dilated" ? 2 : 3);
     }
@@ -114,74 +88,15 @@ TEST(VirtualWalk, EveryRowOfEveryAlgorithm) {
   expect_right({.algorithm = "ring", .layout = LayoutKind::kZigzag}, 5, 3);
   expect_right({.algorithm = "ring", .layout = LayoutKind::kStriped}, 5, 3);
   expect_right({.algorithm = "all_gather", .options = {.head_slice = 1}}, 3, 3);
-  Case causal;
+  WalkCase causal;
   causal.problem.causal = true;
   causal.problem.dtype = DType::kBFloat16;
   expect_right(causal, 6, 1);
 }
 
-// Of all tasks, as without a mask.
-double pairs_of(const AttendGrid& grid) {
-  double keys = 0;
-  for (const KvRun& run : grid.task.kv) keys += double(run.rows);
-  return double(grid.size()) * double(grid.task.q.rows) * keys;
-}
-
-// Counts what it is given, and can be stopped.
-class WatchedKernel final : public AttentionKernel {
- public:
-  std::string_view name() const override { return kernel_->name(); }
-  std::string why_unsupported(const AttendOptions& options) const override {
-    return kernel_->why_unsupported(options);
-  }
-  int64_t workspace_bytes(const AttendOptions& options, int threads) const override {
-    return kernel_->workspace_bytes(options, threads);
-  }
-  void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int threads,
-              std::span<std::byte> workspace) const override {
-    for (const AttendGrid& grid : grids) pairs += pairs_of(grid);
-    if (!stopped) kernel_->attend(grids, options, threads, workspace);
-  }
-  std::string why_backward_unsupported(const AttendOptions& options) const override {
-    return kernel_->why_backward_unsupported(options);
-  }
-  int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const override {
-    return kernel_->backward_workspace_bytes(options, threads);
-  }
-  void attend_backward(std::span<const BackwardGrid> grids, const AttendOptions& options,
-                       int threads, std::span<std::byte> workspace) const override {
-    for (const BackwardGrid& grid : grids) backward_pairs += pairs_of(grid.attend);
-    kernel_->attend_backward(grids, options, threads, workspace);
-  }
-  void delta(std::span<const DeltaTask> tasks, const AttendOptions& options,
-             int threads) const override {
-    kernel_->delta(tasks, options, threads);
-  }
-  void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
-             int threads) const override {
-    kernel_->merge(tasks, rule, options, threads);
-  }
-  void add(std::span<const SumTask> tasks, const AttendOptions& options,
-           int threads) const override {
-    kernel_->add(tasks, options, threads);
-  }
-  void pack(std::span<const PackTask> tasks, Conversion conversion, const AttendOptions& options,
-            int threads) const override {
-    kernel_->pack(tasks, conversion, options, threads);
-  }
-  void fill(std::span<const std::span<float>> ranges, float value, int threads) const override {
-    kernel_->fill(ranges, value, threads);
-  }
-  bool stopped = false;
-  mutable double pairs = 0, backward_pairs = 0;
-
- private:
-  std::unique_ptr<AttentionKernel> kernel_ = make_kernel("cpu");
-};
-
 // What the first walk of a unit has left is right for the second one, too.
 TEST(VirtualWalk, RowsOfAnEarlierWalkDoNotPass) {
-  const Case c{.algorithm = "ring"};
+  const WalkCase c{.algorithm = "ring"};
   const ShardedProblem s = sharded_of(c, 2, c.problem.batch);
   const auto kernel = std::make_shared<WatchedKernel>();
   MemoryLedger ledger;
@@ -235,7 +150,7 @@ void on_real_ranks(const Schedule& schedule, int ranks, F use) {
   });
 }
 
-Total real_ranks(const Case& c, int ranks) {
+Total real_ranks(const WalkCase& c, int ranks) {
   const Schedule schedule = schedule_of(c, ranks, c.problem.batch);
   const auto worker = make_cpu_row_worker();
   const auto samples = choose_samples(schedule.sharded, 1 << 20);
@@ -250,13 +165,13 @@ Total real_ranks(const Case& c, int ranks) {
 }
 
 TEST(VirtualWalk, AnyNumberOfRanksGivesTheSame) {
-  Case c{.problem = {.seq_len = 2048,
-                     .num_heads = 2,
-                     .num_kv_heads = 2,
-                     .head_dim = 64,
-                     .batch = 1,
-                     .dtype = DType::kBFloat16},
-         .pattern = {.branches = {{128, 1}, {512, 4}, {2048, 16}}}};
+  WalkCase c{.problem = {.seq_len = 2048,
+                         .num_heads = 2,
+                         .num_kv_heads = 2,
+                         .head_dim = 64,
+                         .batch = 1,
+                         .dtype = DType::kBFloat16},
+             .pattern = {.branches = {{128, 1}, {512, 4}, {2048, 16}}}};
   const Total one = walk(c, 1, 1);
   EXPECT_EQ(walk(c, 1, 1, 2).output, one.output);  // every bit, on more threads
   for (const int ranks : {2, 64, 128}) expect_same(one, walk(c, ranks, 1), concat("P=", ranks));
@@ -275,18 +190,6 @@ struct WalkedGradients {
   Conservation conserved;
 };
 
-ShardedProblem backward_problem(const Case& c, int ranks, int64_t batches) {
-  ShardedProblem s = sharded_of(c, ranks, batches);
-  s.pattern.mix = c.pattern.mix;
-  return s;
-}
-
-Schedule backward_schedule(const Case& c, int ranks, int64_t batches, Pass pass) {
-  return lower_collectives(
-      make_schedule(find_algorithm(c.algorithm), backward_problem(c, ranks, batches), pass),
-      parse_collective(c.collective));
-}
-
 std::vector<Rank> all_of(int ranks) {
   std::vector<Rank> all(static_cast<size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
@@ -295,8 +198,9 @@ std::vector<Rank> all_of(int ranks) {
 
 // Walks some of `ranks`. `cut`: after each unit another walk goes on, with the sums that this one
 // leaves.
-WalkedGradients walk_gradients(const Case& c, int ranks, const std::vector<Rank>& walked, Pass pass,
-                               int64_t batches_at_once = 1, int threads = 1, bool cut = false) {
+WalkedGradients walk_gradients(const WalkCase& c, int ranks, const std::vector<Rank>& walked,
+                               Pass pass, int64_t batches_at_once = 1, int threads = 1,
+                               bool cut = false) {
   const AttentionProblem& p = c.problem;
   const auto make = [&](int64_t batches) { return backward_schedule(c, ranks, batches, pass); };
   MemoryLedger ledger;
@@ -347,7 +251,7 @@ WalkedGradients walk_gradients(const Case& c, int ranks, const std::vector<Rank>
 }
 
 // The same of real ranks: sums of all rows that hold for both up to fp32 rounding.
-LawTerms terms_of_real_ranks(const Case& c, int ranks) {
+LawTerms terms_of_real_ranks(const WalkCase& c, int ranks) {
   LawTerms terms;
   on_real_ranks(backward_schedule(c, ranks, c.problem.batch, Pass::kForwardBackward), ranks,
                 [&](const ProgramExecutor& executor) {
@@ -363,7 +267,7 @@ void expect_same_terms(const LawTerms& a, const LawTerms& b, const std::string& 
     EXPECT_NEAR(a.products[i], b.products[i], 2e-6 * a.products[4 + i % 4]) << what << " " << i;
 }
 
-void expect_gradients_right(const Case& c, int ranks, Pass pass, int64_t batches_at_once) {
+void expect_gradients_right(const WalkCase& c, int ranks, Pass pass, int64_t batches_at_once) {
   const std::string what = concat(c.algorithm, " on ", ranks, " ", to_string(pass));
   const WalkedGradients walked = walk_gradients(c, ranks, all_of(ranks), pass, batches_at_once);
   for (const CheckOutcome& one : walked.outcomes) {
@@ -377,7 +281,7 @@ void expect_gradients_right(const Case& c, int ranks, Pass pass, int64_t batches
 }
 
 TEST(VirtualWalk, GradientsOfAnyNumberOfRanks) {
-  Case c;
+  WalkCase c;
   c.problem.batch = 2;
   for (const int ranks : {1, 2, 5, 9}) {
     c.problem.causal = ranks == 5;
@@ -407,7 +311,7 @@ TEST(VirtualWalk, GradientsOfAnyNumberOfRanks) {
 }
 
 TEST(VirtualWalk, GradientsAreTheSameBitsAfterACutAndOnMoreThreads) {
-  const Case c;
+  const WalkCase c;
   const std::vector<Rank> all = all_of(5);
   const WalkedGradients whole = walk_gradients(c, 5, all, Pass::kForwardBackward);
   EXPECT_EQ(walk_gradients(c, 5, all, Pass::kForwardBackward, 1, 1, /*cut=*/true).digests,
@@ -419,7 +323,7 @@ TEST(VirtualWalk, GradientsAreTheSameBitsAfterACutAndOnMoreThreads) {
 // Of ranks that all rows share, those that are walked obey the laws alone, for each query does; a
 // key's expected gradient is what they give to it.
 TEST(VirtualWalk, GradientsOfSomeRanks) {
-  Case c;
+  WalkCase c;
   c.problem.batch = 2;
   for (const char* algorithm : {"dilated", "ring"})
     for (const Pass pass : {Pass::kBackward, Pass::kForwardBackward})
@@ -437,102 +341,8 @@ TEST(VirtualWalk, GradientsOfSomeRanks) {
       }
 }
 
-// A share runs about so many pairs, spread over ring steps and query blocks, receives only what
-// these need, and scales to the whole.
-TEST(VirtualWalk, AShareStandsForTheWhole) {
-  Case c{.algorithm = "ring",
-         .problem = {.seq_len = 8192, .num_heads = 4, .num_kv_heads = 4, .head_dim = 8}};
-  for (const auto& [causal, pass, algorithm, ranks] : {std::tuple{false, Pass::kForward, "ring", 8},
-                                                       {true, Pass::kForward, "ring", 8},
-                                                       {true, Pass::kForward, "all_gather", 2},
-                                                       {false, Pass::kBackward, "ring", 8},
-                                                       {true, Pass::kForwardBackward, "ring", 8},
-                                                       {false, Pass::kForwardBackward, "ring", 8},
-                                                       {false, Pass::kBackward, "all_gather", 2}}) {
-    c.algorithm = algorithm;
-    c.problem.causal = causal;
-    MemoryLedger ledger;
-    const auto make = [&](int64_t batches) { return backward_schedule(c, ranks, batches, pass); };
-    const auto kernel = std::make_shared<WatchedKernel>();
-    const auto walk = make_virtual_walk(c.problem, make, kernel, 1, ledger);
-    const Rank last = ranks - 1;
-    const Schedule schedule = make(1);
-    const RankProgram program = schedule.program(last);
-    const RankAccount all = account(schedule.sharded, program, last);
-    const auto merges = std::ranges::count_if(
-        program.ops, [](const Op& op) { return std::holds_alternative<Merge>(op.what); });
-    for (const double share : {0.25, 0.5, 1.0}) {
-      kernel->pairs = kernel->backward_pairs = 0;
-      const UnitOutcome out = walk->run_share({last, 0, 1}, share);
-      EXPECT_TRUE(causal || (kernel->pairs == out.share.pairs.run &&
-                             kernel->backward_pairs == out.share.backward_pairs.run));
-      const auto& [forward, backward, of_merges] = out.share;
-      EXPECT_EQ(forward.all, has_forward(pass) ? all.pairs : 0) << algorithm;
-      EXPECT_EQ(backward.all, has_backward(pass) ? all.pairs : 0) << algorithm;
-      for (const WalkShare::Part& part : {forward, backward})
-        EXPECT_NEAR(part.run, share * part.all, (causal ? 0.15 : 0.02) * all.pairs)
-            << algorithm << " share " << share << " causal " << causal;
-      EXPECT_NEAR(out.share.flops_share(), share, causal ? 0.15 : 0.02);
-      EXPECT_EQ(of_merges.all, merges);
-      EXPECT_TRUE(out.heads.empty() && !out.gradients);
-      EXPECT_EQ(out.times.attend_backward_s > 0, has_backward(pass));
-      EXPECT_EQ(out.times.output_s, 0);
-      if (share == 1.0 && pass == Pass::kForward) {  // no attend reads the last sums of gradients
-        EXPECT_EQ(out.received_bytes, all.bytes_received);
-      } else if (ranks == 8 && share < 1) {
-        EXPECT_LT(out.received_bytes, 0.7 * double(all.bytes_received));
-        EXPECT_GT(out.received_bytes, 0);
-      }
-    }
-    auto predicted = walk_memory(schedule, {last}, /*in_part=*/true);
-    predicted[kWorkspaceTag] = make_kernel("cpu")->workspace_bytes(
-        {.head_dim = 8}, 1, has_backward(pass) ? Pass::kForwardBackward : pass);
-    EXPECT_EQ(ledger.peak_by_tag(), predicted) << algorithm;
-  }
-  const WalkShare share{.pairs = {25, 100}, .backward_pairs = {10, 100}, .merges = {1, 3}};
-  WalkTimes times;
-  times.attend_s = 2, times.attend_backward_s = 3, times.merge_s = 0.5, times.pack_s = 0.25;
-  EXPECT_DOUBLE_EQ(times.pass_s(share), 8 + 30 + 1.5 + 0.25);
-  EXPECT_DOUBLE_EQ(share.flops_share(), (25 + 2.5 * 10) / 350);
-  EXPECT_DOUBLE_EQ(times.pass_s({}), 5.75);
-}
-
-TEST(VirtualWalk, AShareKeepsAllThreadsBusy) {  // idle threads would count as slow tasks
-  const Case c{.problem = {.seq_len = 12 * 64, .head_dim = 8},
-               .pattern = {.branches = {{64, 1}}}};  // 12 tasks
-  for (const int threads : {1, 2, 3}) {
-    MemoryLedger ledger;
-    const auto walk = make_virtual_walk(
-        c.problem, [&](int64_t batches) { return schedule_of(c, 1, batches); }, make_kernel("cpu"),
-        threads, ledger);
-    for (const double share : {1.0 / 12, 3.0 / 12, 0.5}) {
-      const UnitOutcome out = walk->run_share({0, 0, 1}, share);
-      const double tasks = 12 * c.problem.num_heads * out.share.pairs.run / out.share.pairs.all;
-      EXPECT_EQ(std::fmod(tasks, threads), 0) << threads << " threads, share " << share;
-      EXPECT_GE(tasks, 1);
-    }
-  }
-}
-
-// Grids of a backward pass run one after another: a piece has rows of all heads, and more of them
-// for more threads.
-TEST(VirtualWalk, AShareOfABackwardPassKeepsAllThreadsBusy) {
-  const Case c{.algorithm = "ring", .problem = {.seq_len = 4096, .num_heads = 2, .head_dim = 8}};
-  for (const auto& [threads, expected] : {std::pair{2, 0.25}, {3, 0.5}}) {
-    MemoryLedger ledger;
-    const auto kernel = std::make_shared<WatchedKernel>();
-    const auto walk = make_virtual_walk(
-        c.problem,
-        [&](int64_t batches) { return backward_schedule(c, 1, batches, Pass::kBackward); }, kernel,
-        threads, ledger);
-    const WalkShare::Part pairs = walk->run_share({0, 0, 1}, 0.25).share.backward_pairs;
-    EXPECT_EQ(pairs.run, expected * pairs.all) << threads;
-    EXPECT_EQ(kernel->backward_pairs, pairs.run) << threads;
-  }
-}
-
 TEST(VirtualWalk, HoldsOneRankAtATime) {
-  const Case c;
+  const WalkCase c;
   const auto kernel = make_kernel("cpu");
   MemoryLedger ledger;
   const auto walk = make_virtual_walk(
