@@ -79,7 +79,7 @@ ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
   }
   const std::vector<double>&then = base.timing.samples_s, &samples = now->timing.samples_s;
   p.smallest_p = smallest_p_value(then.size(), samples.size());
-  if (p.smallest_p < 1) p.p_value = mann_whitney(then, samples).p_value;
+  if (p.smallest_p < 1) p.p_value = mann_whitney(then, samples);
   return p;
 }
 

@@ -98,16 +98,15 @@ double quantile(std::span<const double> values, double q) {
   return x[below] + (at - double(below)) * (x[above] - x[below]);
 }
 
-MedianInterval median_interval_sorted(std::span<const double> x, double level) {
+MedianInterval median_interval_sorted(std::span<const double> x) {
+  constexpr double kLevel = 0.95;
   check(!x.empty(), "interval of ", x.size(), " values");
   const int64_t n = int64_t(x.size());
   // Ranks k .. n + 1 - k miss the median with probability 2 P(X <= k - 1): take the largest k
   // allowed.
   int64_t k = 1;
-  while (2 * (k + 1) <= n && 1 - 2 * binomial_half_cdf(k, n) >= level) ++k;
+  while (2 * (k + 1) <= n && 1 - 2 * binomial_half_cdf(k, n) >= kLevel) ++k;
   MedianInterval interval;
-  interval.low_rank = int(k);
-  interval.high_rank = int(n + 1 - k);
   interval.low = x[size_t(k - 1)];
   interval.high = x[size_t(n - k)];
   interval.level = std::max(0.0, 1 - 2 * binomial_half_cdf(k - 1, n));
@@ -115,28 +114,22 @@ MedianInterval median_interval_sorted(std::span<const double> x, double level) {
   return interval;
 }
 
-MedianInterval median_interval(std::span<const double> values, double level) {
-  return median_interval_sorted(sorted_copy(values), level);
+MedianInterval median_interval(std::span<const double> values) {
+  return median_interval_sorted(sorted_copy(values));
 }
 
-MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b) {
+double mann_whitney(std::span<const double> a, std::span<const double> b) {
   check(!a.empty() && !b.empty(), "Mann-Whitney of ", a.size(), " and ", b.size(), " samples");
   const double na = double(a.size()), nb = double(b.size()), n = na + nb;
   const RankSums sums = rank_sums(a, b);
-  MannWhitney result;
-  result.u = sums.first - na * (na + 1) / 2;
-  const double smaller = std::min(result.u, na * nb - result.u);
-  if (sums.tie_term == 0 && na * nb <= 2500) {
-    result.exact = true;
-    result.p_value =
-        std::min(1.0, 2 * exact_cdf(int64_t(a.size()), int64_t(b.size()), std::llround(smaller)));
-    return result;
-  }
+  // Pairs (x in a, y in b) with x > y, ties count half.
+  const double u = sums.first - na * (na + 1) / 2, smaller = std::min(u, na * nb - u);
+  if (sums.tie_term == 0 && na * nb <= 2500)
+    return std::min(1.0, 2 * exact_cdf(int64_t(na), int64_t(nb), std::llround(smaller)));
   const double variance = na * nb / 12 * (n + 1 - sums.tie_term / (n * (n - 1)));
-  if (variance <= 0) return result;  // all values equal: p = 1
+  if (variance <= 0) return 1;  // all values equal
   const double z = std::max(0.0, na * nb / 2 - smaller - 0.5) / std::sqrt(variance);
-  result.p_value = std::min(1.0, 2 * normal_upper_tail(z));
-  return result;
+  return std::min(1.0, 2 * normal_upper_tail(z));
 }
 
 double smallest_p_value(size_t n_a, size_t n_b) {

@@ -17,30 +17,23 @@ double median(std::span<const double> values);
 // Linear between order statistics, 0 <= q <= 1.
 double quantile(std::span<const double> values, double q);
 
-// Confidence interval of the median between the order statistics low_rank and high_rank (from 1).
+// Confidence interval of the median, between two order statistics.
 struct MedianInterval {
   double low = 0, high = 0;
-  double level = 0;  // the level reached: at least the request, or less when n is too small
-  int low_rank = 0, high_rank = 0;
+  double level = 0;  // the level reached: 95 % at least, or less when n is too small
   double median = 0;
 
   double relative_half_width() const { return median > 0 ? (high - low) / 2 / median : 0; }
 };
 
-// The smallest symmetric interval whose level is at least `level`; min..max where n is too small
-// for it.
-MedianInterval median_interval(std::span<const double> values, double level = 0.95);
+// The smallest symmetric interval with that level; min..max where n is too small for it.
+MedianInterval median_interval(std::span<const double> values);
 // The same on values that are sorted already: allocates nothing.
-MedianInterval median_interval_sorted(std::span<const double> sorted, double level = 0.95);
+MedianInterval median_interval_sorted(std::span<const double> sorted);
 
-// Two-sided Mann-Whitney U test of "a and b come from one distribution".
-struct MannWhitney {
-  double u = 0;  // U of the first sample: pairs (x in a, y in b) with x > y, ties count half
-  double p_value = 1;
-  // True: by counting arrangements (no ties, n_a n_b <= 2500); else normal with tie correction.
-  bool exact = false;
-};
-MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b);
+// p-value of the two-sided Mann-Whitney U test of "a and b come from one distribution": by counting
+// arrangements without ties and where n_a n_b <= 2500; else normal with tie correction.
+double mann_whitney(std::span<const double> a, std::span<const double> b);
 // The smallest p-value that samples of these sizes can reach: 2 / C(n_a + n_b, n_a). 1 without
 // samples. Three against three reach 0.1, four against four 0.029.
 double smallest_p_value(size_t n_a, size_t n_b);
