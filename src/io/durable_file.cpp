@@ -64,6 +64,14 @@ bool DurableFile::lock(bool alone) {
   return ::flock(fd_, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
+int64_t take_lines(std::string_view text,
+                   const std::function<bool(const std::string& line, bool is_last)>& take) {
+  size_t taken = 0;
+  for (size_t end; (end = text.find('\n', taken)) != std::string_view::npos; taken = end + 1)
+    if (!take(std::string(text.substr(taken, end - taken)), end + 1 == text.size())) break;
+  return int64_t(taken);
+}
+
 void replace_file(const std::string& folder, const std::string& name, const std::string& text) {
   const std::string target = (std::filesystem::path(folder) / name).string();
   const std::string temporary = target + ".tmp";

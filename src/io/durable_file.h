@@ -4,6 +4,7 @@
 //   lines.write_all("{...}\n");     // written and synced: a kill right after loses nothing
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,11 @@ class DurableFile {
   std::string path_;
   int fd_;
 };
+
+// Calls take(line, is_last) for each line of `text` that ends with a newline, until one returns
+// false. Returns the bytes of those taken: what stands behind was cut in half, or refused.
+int64_t take_lines(std::string_view text,
+                   const std::function<bool(const std::string& line, bool is_last)>& take);
 
 // Readers see the old file or the new one, never half of it.
 void replace_file(const std::string& folder, const std::string& name, const std::string& text);

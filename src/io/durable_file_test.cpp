@@ -31,6 +31,20 @@ TEST(DurableFile, AFullDiskLeavesNoHalfLine) {
   EXPECT_EQ(read_file_text(path, ""), "first\n");
 }
 
+TEST(DurableFile, TakesWholeLinesUntilOneIsRefused) {
+  std::vector<std::string> taken;
+  const auto take = [&](const std::string& line, bool is_last) {
+    taken.push_back(line + (is_last ? "." : ""));
+    return line != "no";
+  };
+  EXPECT_EQ(take_lines("", take), 0);
+  EXPECT_EQ(take_lines("cut", take), 0);
+  EXPECT_EQ(take_lines("a\n\nb\n", take), 5);
+  EXPECT_EQ(take_lines("c\ncut", take), 2);
+  EXPECT_EQ(take_lines("d\nno\ne\n", take), 2);
+  EXPECT_EQ(taken, (std::vector<std::string>{"a", "", "b.", "c", "d", "no"}));
+}
+
 TEST(DurableFile, APipeOrALinkInItsPlaceIsAnErrorAtOnce) {
   const TemporaryFolder folder;
   const std::string pipe = folder.path("pipe"), link = folder.path("link");

@@ -80,15 +80,10 @@ void check_line(const std::string& line, const PointRecord& record, bool strict)
 int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& records,
                          RecordPlaces& places, bool strict = false) {
   const std::string path = (folder / "points.jsonl").string();
-  int64_t good_bytes = 0;
-  if (!fs::exists(path)) return good_bytes;
-  const std::string text = read_text(path);
+  if (!fs::exists(path)) return 0;
   int number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
+  return take_lines(read_text(path), [&](const std::string& line, bool is_last) {
     ++number;
-    if (end == std::string::npos) break;  // torn: the writer was killed inside this line
-    const std::string line = text.substr(begin, end - begin);
     try {
       if (!line.empty()) {
         const PointRecord record = record_from_json(line);
@@ -96,16 +91,14 @@ int64_t read_point_lines(const fs::path& folder, std::vector<PointRecord>& recor
         put_record(records, places, record);
       }
     } catch (const UsageError& e) {
-      if (end + 1 < text.size() || seal_holds(line))  // no torn write
+      if (!is_last || seal_holds(line))  // no torn write
         throw UsageError(path, ":", number, ": damaged line ", number,
                          " of points.jsonl; delete that line to measure the point again\n  ",
                          e.what());
-      break;
+      return false;
     }
-    begin = end + 1;
-    good_bytes = int64_t(begin);
-  }
-  return good_bytes;
+    return true;
+  });
 }
 
 // Id -> timeline, from the lines of a timelines.jsonl; none where there is no such file.

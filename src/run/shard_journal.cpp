@@ -4,20 +4,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "core/check.h"
 #include "io/sha256.h"
+#include "json/json_reader.h"
 
 namespace longnet {
 
 namespace {
 
-// The first had other names for the digests of heads, the second a header without a seal, the third
-// no samples of the point apart from those of a unit, no slots and no poisoned unit, the fourth
-// keys of each unit's own choice.
-constexpr int kVersion = 5;
+constexpr int kVersion = 5;  // another where lines of an older build would mean something else
 
 std::string header(const std::string& point, const std::string& plan, double share) {
   JsonNode n = JsonNode::object();
@@ -28,20 +24,21 @@ std::string header(const std::string& point, const std::string& plan, double sha
          "\n";
 }
 
-// Nothing to read where nothing stands yet.
-std::ifstream open_regular(const std::string& path) {
+// "" where nothing stands yet.
+std::string read_regular(const std::string& path) {
   std::error_code unknown;
-  if (std::filesystem::exists(std::filesystem::symlink_status(path, unknown)))
-    DurableFile(path, O_RDONLY);  // refuses pipes, links, folders and devices
-  return std::ifstream(path, std::ios::binary);
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return "";
+  const DurableFile regular(path, O_RDONLY);  // refuses pipes, links, folders and devices
+  return read_file_text(path, "start a new run");
 }
 
 }  // namespace
 
 double ShardJournal::share_of(const std::string& path, double otherwise) {
-  std::ifstream old = open_regular(path);
-  std::string line;
-  if (!old || !std::getline(old, line) || old.eof()) return otherwise;
+  const std::string text = read_regular(path);
+  const size_t end = text.find('\n');
+  if (end == std::string::npos) return otherwise;
+  const std::string line = text.substr(0, end);
   const double share = parse_json(line, path).real("share");
   if (share > 0 && share <= 1 && seal_holds(line).value_or(false)) return share;
   throw UsageError("'", path, "', line 1: no header of this build\n  hint: remove the file: ",
@@ -51,13 +48,10 @@ double ShardJournal::share_of(const std::string& path, double otherwise) {
 ShardJournal::ShardJournal(const std::string& path, const std::string& point,
                            const std::string& plan, double share)
     : path_(path) {
-  std::ifstream old = open_regular(path);
   const std::string first = header(point, plan, share);
-  int64_t good_bytes = 0, number = 0;
-  for (std::string line; old && std::getline(old, line);) {
-    if (old.eof()) break;  // no newline: cut in half
-    ++number;
-    if (good_bytes == 0) {
+  int64_t number = 0;
+  const int64_t good_bytes = take_lines(read_regular(path), [&](const std::string& line, bool) {
+    if (++number == 1) {
       if (line + "\n" != first)
         throw UsageError(
             "'", path, "' holds the shards of another plan: ", line, "\n  now: ", first,
@@ -73,8 +67,8 @@ ShardJournal::ShardJournal(const std::string& path, const std::string& point,
                          "it is walked again");
       }
     }
-    good_bytes += int64_t(line.size()) + 1;
-  }
+    return true;
+  });
   file_ = std::make_unique<DurableFile>(path, O_WRONLY | O_CREAT | O_APPEND);
   file_->truncate(good_bytes);
   if (good_bytes == 0) file_->write_all(first);
@@ -95,8 +89,7 @@ void ShardJournal::append(UnitLine line, std::span<const std::byte> sums) {
 void ShardJournal::read_sums(std::span<std::byte> sums) const {
   if (sums.empty()) return;
   const std::string path = sums_path(lines_.size() - 1);
-  std::ifstream file = open_regular(path);
-  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  const std::string bytes = read_regular(path);
   if (bytes.size() != sums.size() || sha256_hex(bytes) != lines_.back().sums_sha256)
     throw UsageError("'", path, "' holds other sums than the last line of '", path_,
                      "' says\n  hint: remove that file: its shards are walked again");

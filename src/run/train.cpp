@@ -187,17 +187,13 @@ class StepLines {
  public:
   StepLines(const std::string& directory, int64_t last_step)
       : path_(directory + "/train.jsonl"), file_(path_, O_WRONLY | O_CREAT) {
-    std::string text;
-    if (std::filesystem::file_size(path_) > 0) text = read_file_text(path_, "start a new run");
-    size_t kept = 0;
-    for (size_t end; (end = text.find('\n', kept)) != std::string::npos; kept = end + 1) {
-      const std::string line = text.substr(kept, end - kept);
-      if (seal_holds(line) != true) break;
+    const std::string text = read_file_text(path_, "start a new run");
+    file_.truncate(take_lines(text, [&](const std::string& line, bool) {
+      if (seal_holds(line) != true) return false;
       TrainStep step;
       read_fields(parse_json(line, path_), step);
-      if (step.step > last_step) break;
-    }
-    file_.truncate(int64_t(kept));
+      return step.step <= last_step;
+    }));
   }
   void append(const TrainStep& step) {
     file_.write_all(sealed(dump_json(write_fields(step))) + "\n");
