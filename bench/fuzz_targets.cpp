@@ -35,11 +35,13 @@ void require_same(const std::string& a, const std::string& b) {
   if (a != b) throw Error(concat("what was written reads as something else:\n", a, "\n", b));
 }
 
+std::string resolved_text(const Config& config) { return dump_json(resolved_config(config)); }
+
 void parse_one_config(const std::string& text, int64_t run) {
   const KnownNames known = known_names();
   const Config config = parse_config(text, "fuzz.json", {.overrides = {}, .known = known});
-  const std::string resolved = resolved_config_json(config);
-  require_same(resolved, resolved_config_json(parse_config(resolved, "fuzz.json", {{}, known})));
+  const std::string resolved = resolved_text(config);
+  require_same(resolved, resolved_text(parse_config(resolved, "fuzz.json", {{}, known})));
   if (run % 8 != 0) return;
   const std::vector<Point> points = read_points(config, {.world_size = 2, .mode = config.run.mode});
   plan_point(points[size_t(run / 8) % points.size()], machine_limits(config, 1e11), 1, 2);
@@ -179,7 +181,7 @@ Target target_of_run(const std::string& name, const Config& config,
                      const std::vector<Point>& points, const Scratch& scratch) {
   const fs::path source = LONGNET_SOURCE_DIR;
   Result head{.run = {.name = "fuzz", .config_sha256 = config_sha256(config), .planned = 6}};
-  head.run.config = parse_json(resolved_config_json(config), "config");
+  head.run.config = parse_json(resolved_text(config), "config");
   head.path = scratch.folder() + "/run";
   ResultWriter writer = ResultWriter::create(head);
   for (const Point& point : points) {

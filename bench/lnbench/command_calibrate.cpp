@@ -8,9 +8,9 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "lnbench/terminal.h"
 #include "measure/machine_load.h"
-#include "measure/sampler.h"
 #include "run/calibrate.h"
 #include "run/shipped.h"
 #include "run/watchdog.h"

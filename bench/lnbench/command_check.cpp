@@ -33,9 +33,9 @@ int run_check(const Options& options) {
   SweepRun(world, sweep, plan, watchdog)
       .run({.run_point = [&](const PointPlan& p) { return run_point(world, p, plan.runner, {}); },
             .written =
-                [&, color = use_color(options, 1)](size_t, const PointRecord& record, double) {
+                [&](size_t, const PointRecord& record, double) {
                   wrong += record.status != PointStatus::kOk;
-                  add_record(table, record, color);
+                  add_record(table, record, options);
                 }});
   if (world.is_root()) {
     table.finish();

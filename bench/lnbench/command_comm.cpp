@@ -48,8 +48,7 @@ struct CommResult {
 
 void write_json(const std::filesystem::path& file, const World& world, double busy_share,
                 const CommResult& result) {
-  JsonNode rows = JsonNode::array(), places = JsonNode::array();
-  for (const CommRow& row : result.rows) rows.push(to_json(row));
+  JsonNode places = JsonNode::array();
   const bool on_devices = result.transport != world.transport();
   for (const RankInfo& rank : result.ranks) {
     JsonNode place = JsonNode::object(
@@ -65,7 +64,7 @@ void write_json(const std::filesystem::path& file, const World& world, double bu
                         {"host_transport", world.transport()},
                         {"ranks", world.size()},
                         {"places", places},
-                        {"rows", rows}});
+                        {"rows", to_json(result.rows)}});
   write_file(file, dump_json(root, 2) + "\n", ": choose another place by --json");
 }
 

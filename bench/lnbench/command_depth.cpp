@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
-#include "measure/sampler.h"
 #include "pattern/dependency_depth.h"
 
 namespace longnet {

@@ -65,11 +65,9 @@ int run_recommend(const Options& options) {
   how.communication_alone = false;
   how.max_program_bytes = kMaxProgramBytes;
   if (options.question.ranks > how.cluster.num_gpus())
-    throw UsageError(
-        "--ranks ", options.question.ranks, ": ", how.cluster.name, " has ", how.cluster.num_gpus(),
-        " GPUs; --what-if nodes=",
-        (options.question.ranks + how.cluster.node_size() - 1) / how.cluster.node_size(),
-        " adds some");
+    throw UsageError("--ranks ", options.question.ranks, ": ", how.cluster.name, " has ",
+                     how.cluster.num_gpus(), " GPUs; --what-if nodes=",
+                     ceil_div(options.question.ranks, how.cluster.node_size()), " adds some");
   if (const auto tokens = try_parse_tokens(options.question.seq_len);
       tokens && *tokens < options.question.ranks)
     throw UsageError("--seq-len ", options.question.seq_len, " on --ranks ", options.question.ranks,

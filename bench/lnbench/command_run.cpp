@@ -6,10 +6,10 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
 #include "measure/machine_load.h"
-#include "measure/sampler.h"
 #include "run/run_sweep.h"
 
 namespace longnet {
@@ -84,10 +84,9 @@ int run_points(const Options& options) {
   const auto started = [&](size_t i) {
     progress.start(int(i) + 1, describe(plan.points[i].point.params), plan.cost(i));
   };
-  const auto written = [&, color = use_color(options, 1)](size_t i, const PointRecord& record,
-                                                          double took_s) {
+  const auto written = [&](size_t i, const PointRecord& record, double took_s) {
     const Point& point = plan.points[i].point;
-    add_record(table, record, color);
+    add_record(table, record, options);
     progress.done(concat(describe(point.params), "  ", to_string(record.status),
                          point.status == PointStatus::kOk ? "  " + format_seconds(took_s) : ""),
                   took_s, plan.cost(i), plan.cost_after(i, run.todo()), run.budget_s());

@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "io/sha256.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
-#include "measure/sampler.h"
 #include "run/cluster_sweep.h"
 
 namespace longnet {
@@ -77,7 +77,6 @@ int run_simulate(const Options& options) {
     table.note(
         "replicas: one group of ranks is simulated, on links of its own; the others do the same");
   table.head();
-  const bool color = use_color(options, 1);
   int64_t messages = 0;
   double simulation_s = 0;
   int number = 0;
@@ -89,7 +88,7 @@ int run_simulate(const Options& options) {
     simulation_s += done.simulation_s;
     if (!options.trace.empty() && done.record.status == PointStatus::kOk)
       write_trace(table, options.trace, done);
-    add_record(table, writer.append(std::move(done.record)), color);
+    add_record(table, writer.append(std::move(done.record)), options);
   }
   const Summary summary = writer.finish(int64_t(points.size()));
   table.finish();

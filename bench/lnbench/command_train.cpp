@@ -3,10 +3,10 @@
 
 #include "comm/mpi/mpi_world.h"
 #include "core/check.h"
+#include "core/stopwatch.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
 #include "measure/machine_load.h"
-#include "measure/sampler.h"
 #include "run/train.h"
 
 namespace longnet {

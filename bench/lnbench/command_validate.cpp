@@ -110,7 +110,7 @@ Section published_section(const std::vector<PublishedCase>& cases) {
                           column("bias", "", kPercent, 8), column("inside", "", kNumber, 6)},
                          table_style({}));
   const Section s = judge_published(cases, predictions);
-  for (const JsonNode& group : s.node.find("groups")->items) errors.add(group);
+  for (const JsonNode& group : s.node.list("groups")) errors.add(group);
   std::cout << "# pairs of algorithms more than 5 % apart: " << s.node.whole("pairs_in_order")
             << " of " << s.node.whole("pairs") << " in the right order\n";
   return s;

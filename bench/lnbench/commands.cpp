@@ -33,13 +33,9 @@ void add_progress(CLI::App& command, Options& o) {
   command
       .add_option_function<std::string>(
           "--progress",
-          [&o](const std::string& name) {
-            o.progress = name == "plain"  ? ProgressStyle::kPlain
-                         : name == "none" ? ProgressStyle::kNone
-                                          : ProgressStyle::kAuto;
-          },
+          [&o](const std::string& name) { o.progress = parse_enum<ProgressStyle>(name); },
           "auto (a rewritten line on a terminal), plain or none")
-      ->check(CLI::IsMember({"auto", "plain", "none"}));
+      ->check(CLI::IsMember(enum_names<ProgressStyle>()));
 }
 
 void add_format(CLI::App& command, Options& o, std::vector<std::string> names) {

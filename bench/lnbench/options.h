@@ -11,6 +11,7 @@
 namespace longnet {
 
 enum class ProgressStyle { kAuto, kPlain, kNone };
+constexpr auto texts_of(ProgressStyle) { return texts("auto", "plain", "none"); }
 
 struct Options : SweepRequest, ClusterRequest {
   std::string command_line;  // as a user would type it again

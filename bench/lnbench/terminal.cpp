@@ -95,12 +95,6 @@ void warn(const std::vector<std::string>& warnings) {
   for (const std::string& line : warnings) say(wrapped(line, 100, "warning: ", "         "));
 }
 
-bool use_color(const Options& options, int file_descriptor) {
-  if (options.color == "always") return true;
-  if (options.color == "never" || std::getenv("NO_COLOR") != nullptr) return false;
-  return is_terminal(file_descriptor);
-}
-
 void print_notes(const Options& options, const Config& config, bool measures) {
   if (options.quiet || launched_rank() != 0) return;
   for (const std::string& note : replaced_choices(config, known_names())) say("note: " + note);
@@ -117,7 +111,7 @@ RunInfo run_info(const Config& config, const Options& options, size_t points) {
           .config_sha256 = config_sha256(config),
           .planned = int64_t(points),
           .filter = options.filter,
-          .config = parse_json(resolved_config_json(config), "config")};
+          .config = resolved_config(config)};
 }
 
 RunTarget run_target(const Options& options, const Sweep& sweep, int threads, World& world) {
@@ -201,8 +195,11 @@ Table<PointRecord> record_table(const Options& options, const std::vector<Point>
   return {record_columns(common), style};
 }
 
-void add_record(Table<PointRecord>& table, const PointRecord& record, bool color) {
-  table.add(record, color ? colour_of(record.status) : "");
+void add_record(Table<PointRecord>& table, const PointRecord& record, const Options& options) {
+  const bool colour =
+      options.color == "always" ||
+      (options.color == "auto" && std::getenv("NO_COLOR") == nullptr && is_terminal(STDOUT_FILENO));
+  table.add(record, colour ? colour_of(record.status) : "");
 }
 
 Progress::Progress(const Options& options, bool is_root, int points)

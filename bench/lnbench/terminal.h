@@ -31,9 +31,6 @@ void warn(const std::vector<std::string>& warnings);
 void stop_gently_on_signals();
 bool stop_requested();
 
-// True on a terminal without NO_COLOR, or with --color always.
-bool use_color(const Options& options, int file_descriptor);
-
 // Prints notes on stderr about settings of the config that an algorithm handles differently, and,
 // for a command that measures, about a cluster that is to be simulated.
 void print_notes(const Options& options, const Config& config, bool measures = false);
@@ -48,8 +45,8 @@ std::set<std::string> leave_out_constants(TableStyle& style, const std::vector<P
 // Of the records of these points.
 Table<PointRecord> record_table(const Options& options, const std::vector<Point>& points,
                                 Progress* progress = nullptr);
-// In colour on a terminal.
-void add_record(Table<PointRecord>& table, const PointRecord& record, bool color);
+// In colour on a terminal without NO_COLOR, or with --color always.
+void add_record(Table<PointRecord>& table, const PointRecord& record, const Options& options);
 
 // Returns what every kind of run says of itself. `points`: of the sweep, those skipped included.
 RunInfo run_info(const Config& config, const Options& options, size_t points);

@@ -154,11 +154,6 @@ const Axis kAxes[] = {
 
 }  // namespace
 
-JsonNode to_node(const Value& value) {
-  if (const auto* text = std::get_if<std::string>(&value); text && text->empty()) return {};
-  return std::visit([](const auto& v) { return JsonNode(v); }, value);
-}
-
 std::string to_text(const Value& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   return std::visit([](const auto& v) { return concat(v); }, value);

@@ -24,7 +24,6 @@ namespace longnet {
 
 // Value of a parameter. An enum is stored as its name.
 using Value = std::variant<int64_t, bool, std::string>;
-JsonNode to_node(const Value& value);
 std::string to_text(const Value& value);
 
 // Words for numbers: all ranks; each divisor of a point's ranks; gcd of the batch and the ranks.

@@ -93,12 +93,8 @@ void read_exclude(const JsonNode* list, const KnownNames& known, Problems& probl
 }
 
 JsonNode axis_node(const AxisValues& axis) {
-  if (!axis.is_range) {
-    JsonNode list = JsonNode::array();
-    for (const Value& v : axis.values) list.push(to_node(v));
-    return list;
-  }
-  JsonNode range = JsonNode::object({{"from", axis.from}, {"to", to_node(axis.to)}});
+  if (!axis.is_range) return to_json(axis.values);
+  JsonNode range = JsonNode::object({{"from", axis.from}, {"to", to_json(axis.to)}});
   return axis.factor > 0 ? range.set("factor", axis.factor) : range.set("step", axis.step);
 }
 
@@ -116,7 +112,9 @@ JsonNode sweep_node(const SweepConfig& s) {
                             : JsonNode::object({{"rule", "fixed"}, {"size", s.batch.size}}));
 }
 
-JsonNode config_node(const Config& c) {
+}  // namespace
+
+JsonNode resolved_config(const Config& c) {
   JsonNode root =
       JsonNode::object({{"schema_version", 1}, {"name", c.name}, {"description", c.description}});
   PointParams defaults = c.defaults;
@@ -131,7 +129,7 @@ JsonNode config_node(const Config& c) {
           (axis.key != "kv_heads" || defaults.problem.num_kv_heads > 0) &&
           !(has_layers(axis.readers.scope) &&
             axis.is_standard(defaults)))  // such configs keep their hash
-        n.set(std::string(axis.key), to_node(axis.member.get(defaults)));
+        n.set(std::string(axis.key), to_json(axis.member.get(defaults), axis.field));
     root.set(key, n);
   };
   section("model");
@@ -149,8 +147,6 @@ JsonNode config_node(const Config& c) {
   if (c.train) section("train", &*c.train);
   return root;
 }
-
-}  // namespace
 
 std::vector<Value> Config::values_of(const Axis& of, int64_t world_size, int64_t ranks) const {
   const AxisValues* asked = sweep.find(of.key);
@@ -264,12 +260,8 @@ Config parse_config(std::string_view text, const std::string& path, const LoadOp
   return c;
 }
 
-std::string resolved_config_json(const Config& config, int indent) {
-  return dump_json(config_node(config), indent);
-}
-
 std::string config_sha256(const Config& config) {
-  return sha256_hex(dump_json(config_node(config), -1, true));
+  return sha256_hex(dump_json(resolved_config(config), -1, true));
 }
 
 }  // namespace longnet

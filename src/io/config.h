@@ -250,7 +250,7 @@ Config parse_config(std::string_view text, const std::string& path,
                     const LoadOptions& options = {});
 
 // Every key, with defaults and `extends` resolved; parses back to the same points.
-std::string resolved_config_json(const Config& config, int indent = 2);
+JsonNode resolved_config(const Config& config);
 std::string config_sha256(const Config& config);  // the canonical resolved text's
 
 }  // namespace longnet

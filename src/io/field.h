@@ -92,7 +92,7 @@ JsonNode to_json(const T& v, const Field& field = {}) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     return v.empty() && field.null ? JsonNode() : JsonNode(v);
   } else if constexpr (requires { v.index(); }) {  // a std::variant
-    return std::visit([](const auto& held) { return JsonNode(held); }, v);
+    return std::visit([&](const auto& held) { return to_json(held, field); }, v);
   } else if constexpr (IsOptional<T>) {
     if (!v && !field.words.empty()) return JsonNode(field.words[0]);
     return v ? to_json(*v) : JsonNode();

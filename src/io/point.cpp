@@ -31,7 +31,7 @@ JsonNode params_node(const PointParams& p, bool for_id) {
   JsonNode n = JsonNode::object();
   for (const Axis& axis : axes())
     if ((axis.use.in_id || !for_id) && !(axis.field.omit && axis.is_standard(p)))
-      n.set(std::string(axis.key), to_node(axis.member.get(p)));
+      n.set(std::string(axis.key), to_json(axis.member.get(p), axis.field));
   n.set("branches", to_json(p.pattern.branches));
   if (!p.cluster.empty()) n.set("cluster", p.cluster);
   return n;

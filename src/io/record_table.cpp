@@ -85,7 +85,7 @@ Constants constants_of(const std::vector<Point>& points) {
                              [&](const Point& p) { return axis.member.get(p.params) == first; }))
       continue;
     same.columns.emplace(axis.key);
-    said.push_back(concat(axis.key, " ", human(to_node(first), column_of(axis).shown)));
+    said.push_back(concat(axis.key, " ", human(to_json(first), column_of(axis).shown)));
   }
   std::vector<std::string> common = words_of(shown_options(points[0].params));
   bool more = false;  // options that differ

@@ -23,7 +23,7 @@ void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view nex
     if (axis.use.width > 0)
       columns.insert(std::ranges::find(columns, next, &Column<Row>::name),
                      {column_of(axis), [&axis, params](const Row& row) {
-                        return to_node(axis.member.get(std::invoke(params, row)));
+                        return to_json(axis.member.get(std::invoke(params, row)));
                       }});
 }
 

@@ -155,7 +155,7 @@ JsonNode axis_values_schema(const Axis& axis) {
 // With the default that holds where a config does not say the key.
 JsonNode with_default(JsonNode schema, const Axis& axis) {
   if (axis.standard != Value(0) || !(axis.field.min > 0))  // 0 is no value: required, or follows
-    schema.set("default", to_node(axis.standard));
+    schema.set("default", to_json(axis.standard));
   return schema;
 }
 

@@ -47,6 +47,16 @@ std::string three_digits(double value) {
   return text;
 }
 
+// The value in the largest of `prefixes`, each `base` times the one before, that leaves 1 or more.
+std::string with_prefix(double value, double base, std::span<const char* const> prefixes,
+                        std::string_view unit) {
+  if (!std::isfinite(value)) return "-";
+  size_t prefix = 0;
+  double magnitude = std::abs(value);
+  for (; magnitude >= 999.5 && prefix + 1 < prefixes.size(); ++prefix) magnitude /= base;
+  return concat(value < 0 ? "-" : "", three_digits(magnitude), " ", prefixes[prefix], unit);
+}
+
 std::string utc(const char* format) {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -88,13 +98,8 @@ std::optional<int64_t> try_parse_bytes(std::string_view text) {
 }
 
 std::string format_bytes(double bytes) {
-  if (!std::isfinite(bytes)) return "-";
-  constexpr std::array<const char*, 7> kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  size_t unit = 0;
-  double value = std::abs(bytes);
-  for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  const std::string sign = bytes < 0 ? "-" : "";
-  return sign + (unit == 0 ? print("%.0f", value) : three_digits(value)) + " " + kUnits[unit];
+  static constexpr const char* kPrefixes[]{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"};
+  return with_prefix(bytes, 1024, kPrefixes, "B");
 }
 
 std::string format_seconds(double s) {
@@ -113,12 +118,8 @@ std::string format_seconds(double s) {
 }
 
 std::string format_si(double value, std::string_view unit) {
-  if (!std::isfinite(value)) return "-";
-  constexpr std::array<const char*, 9> kPrefixes{"", "k", "M", "G", "T", "P", "E", "Z", "Y"};
-  size_t prefix = 0;
-  double magnitude = std::abs(value);
-  for (; magnitude >= 999.5 && prefix + 1 < kPrefixes.size(); ++prefix) magnitude /= 1000;
-  return concat(value < 0 ? "-" : "", three_digits(magnitude), " ", kPrefixes[prefix], unit);
+  static constexpr const char* kPrefixes[]{"", "k", "M", "G", "T", "P", "E", "Z", "Y"};
+  return with_prefix(value, 1000, kPrefixes, unit);
 }
 
 double parse_duration(std::string_view text) {

@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -55,7 +56,8 @@ struct JsonNode {
   JsonNode& push(JsonNode value);                  // to an array; returns *this
   JsonNode take(std::string_view key);             // removes it; null when absent
 
-  // For files of the suite itself: absent, null or of another kind gives "", NaN, `other` or false.
+  // For files of the suite itself: absent, null or of another kind gives "", NaN, `other`, false or
+  // no items.
   std::string text(std::string_view key) const {
     const JsonNode* n = find(key);
     return n ? n->string : "";
@@ -71,6 +73,10 @@ struct JsonNode {
   bool flag(std::string_view key) const {
     const JsonNode* n = find(key);
     return n && n->boolean;
+  }
+  std::span<const JsonNode> list(std::string_view key) const {
+    const JsonNode* n = find(key);
+    return n ? std::span<const JsonNode>(n->items) : std::span<const JsonNode>();
   }
 
   std::string where() const;  // "quick.json:12", "--set sweep.ranks=1"

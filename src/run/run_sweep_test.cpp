@@ -46,11 +46,10 @@ class SweepRunTest : public testing::Test {
   // Runs what is left in the folder; true when that was all.
   bool run() {
     ran_.clear();
-    const std::string config = resolved_config_json(sweep_.config);
     const Result head{.path = folder_,
                       .run = {.name = "small",
                               .config_sha256 = config_sha256(sweep_.config),
-                              .config = parse_json(config, "config")}};
+                              .config = resolved_config(sweep_.config)}};
     const std::string resume = std::filesystem::exists(folder_) ? folder_ : "";
     SweepRun run(world_, sweep_, plan_, {.head = head, .resume = resume}, watchdog_);
     at_work_ = &run;

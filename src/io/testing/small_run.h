@@ -63,7 +63,7 @@ inline Result head() {
            .transport = "threads",
            .world_size = 2,
            .planned = 6,
-           .config = parse_json(resolved_config_json(c), "config")};
+           .config = resolved_config(c)};
   o.environment = capture_environment({.mpi_version = "Open MPI 4.1.4"});
   o.ranks = {{.rank = 0, .hostname = "a", .cores = 1},
              {.rank = 1, .hostname = "b", .cores = 1, .device = "gpu 0"}};
