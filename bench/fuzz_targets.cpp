@@ -116,7 +116,7 @@ void parse_one_published(const std::string& text, const Scratch& scratch, int64_
   scratch.put("published/fuzz.json", text);
   const std::vector<PublishedCase> cases = load_published(scratch.folder() + "/published");
   const PublishedCase& one = cases[size_t(run) % cases.size()];
-  if (run % 4 == 0 && one.ranks <= 64) judge_published({one}, {predict(one)});
+  if (run % 4 == 0 && one.params.ranks <= 64) judge_published({one}, {predict(one)});
 }
 
 // What gpu_kernels_benchmark and `lnbench comm` write becomes a cluster that can be read.

@@ -38,7 +38,7 @@ void add_step(Costs& costs, const ModelShape& shape, const AttentionProblem& p,
               const RankGrid& grid, const CollectiveChoice& choice, Rank rank) {
   const int64_t n = grid.count() / grid.head_groups, unit = n * std::lcm(p.head_dim, int64_t{16});
   if (n == 1) return;
-  const int64_t padded = (num_weights(shape, p, grid.head_groups) + unit - 1) / unit * unit;
+  const int64_t padded = ceil_div(num_weights(shape, p, grid.head_groups), unit) * unit;
   const Sizes pieces(size_t(n), padded / n * 4);
   const int me = rank / grid.head_groups;
   costs.reduce_scatter(pieces, me, choice, /*few=*/false);

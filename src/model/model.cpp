@@ -87,10 +87,6 @@ const Parameter& Parameters::find(std::string_view name) const {
   return all_[found->second];
 }
 
-const Parameter& Parameters::find(int64_t layer, std::string_view name) const {
-  return find(concat("layers.", layer, ".", name));
-}
-
 std::vector<TokenInterval> Parameters::shared() const {
   std::vector<TokenInterval> out;
   for (const Parameter& p : all_) {

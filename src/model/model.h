@@ -47,7 +47,6 @@ class Parameters {
   std::span<const Parameter> all() const { return all_; }
   // "embedding", "final_norm.gain", "layers.0.query.weight", "layers.0.query.bias", ...
   const Parameter& find(std::string_view name) const;
-  const Parameter& find(int64_t layer, std::string_view name) const;
   int64_t count() const { return count_; }
   int64_t matrices() const { return matrices_; }  // values of matrices
   // Values that ranks with other heads have as well, as intervals.

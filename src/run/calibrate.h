@@ -92,14 +92,15 @@ KernelMeasurement measure_kernels(Communicator& comm, int threads, const Calibra
 // Whole steps of a few widths run, and each op is timed where it stands, with what the op before it
 // has left in the caches.
 
-struct MovedBytes {
-  double bytes = 0, seconds = 0;
-  double per_s() const { return bytes / seconds; }
+// Bytes or FLOPs of some ops, and the seconds that they took.
+struct Moved {
+  double amount = 0, seconds = 0;
+  double per_s() const { return amount / seconds; }
 };
 struct ModelMeasurement {
   std::vector<GemmTime> gemms{};
-  std::map<RowFunction, MovedBytes> row_wise{};
-  MovedBytes cross_entropy{}, update{};
+  std::map<RowFunction, Moved> row_wise{};
+  Moved cross_entropy{}, update{};
 };
 // Collective, as measure_kernels. fp32.
 ModelMeasurement measure_model(Communicator& comm, int threads, const CalibrationBudget& budget);

@@ -21,9 +21,7 @@ struct Measured {
 
 Measured read_rows(const JsonNode& root, const std::string& kernel, const std::string& device) {
   Measured out;
-  const JsonNode* points = root.find("points");
-  if (!points) return out;
-  for (const JsonNode& p : points->items) {
+  for (const JsonNode& p : root.list("points")) {
     const double rate = p.real("flops_per_s");
     const bool backward = p.text("section") == "backward";
     if (!(backward || p.text("section") == "sweep") || !(rate > 0)) continue;
@@ -55,36 +53,29 @@ void take_own_kernel(ClusterSpec& c, const std::string& kernel,
         KernelSplit::kBoth, "this suite: src/kernels/cuda/backward_plan.h, query_tiles, key_tiles"};
 }
 
-// Bytes or FLOPs of some rows, and the seconds that they took.
-struct Moved {
-  double amount = 0, seconds = 0;
-  void add(double more, double rate) {
-    if (!(more > 0 && rate > 0)) return;
-    amount += more, seconds += more / rate;
-  }
-};
-
 // Speeds of a model's products, row-wise functions, loss and update, all rows of each together.
 // Products in bf16 are those of section model where it was measured, which round their weights as a
 // step does, else those of section gemm. Returns whether the file has any.
 bool take_model(DeviceSpec& d, const JsonNode& root, const std::string& device) {
   std::map<DType, Moved> products;
   std::map<std::string, Moved> ops;
-  const JsonNode* points = root.find("points");
-  for (const JsonNode& p : points ? points->items : std::vector<JsonNode>{}) {
+  const auto add = [](Moved& to, double more, double rate) {
+    if (more > 0 && rate > 0) to.amount += more, to.seconds += more / rate;
+  };
+  for (const JsonNode& p : root.list("points")) {
     const double flops_per_s = p.real("flops_per_s");
     if (p.text("section") == "gemm" && flops_per_s > 0)
-      products[parse_enum<DType>(p.text("dtype"))].add(
+      add(products[parse_enum<DType>(p.text("dtype"))],
           2.0 * p.real("m") * p.real("n") * p.real("k"), flops_per_s);
     if (p.text("section") != "model") continue;
-    ops[p.text("op")].add(p.real("bytes"), p.real("bytes_per_s"));
-    ops[p.text("op")].add(p.real("flops"), flops_per_s);
+    add(ops[p.text("op")], p.real("bytes"), p.real("bytes_per_s"));
+    add(ops[p.text("op")], p.real("flops"), flops_per_s);
   }
   bool any = false;
   const auto take = [&](const Moved& moved, std::string_view section, Quantity& into) {
     if (moved.seconds == 0) return;
     any = true;
-    into = {moved.amount / moved.seconds,
+    into = {moved.per_s(),
             concat("measured on ", device, " by gpu_kernels_benchmark, section ", section)};
   };
   for (const auto& [dtype, moved] : products)
@@ -138,14 +129,14 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
   if (!root.is_object() || root.text("program") != "lnbench comm" ||
       std::ranges::count(device_transport_names(), root.text("transport")) == 0)
     throw UsageError(file, ": these are no times of messages between GPUs", hint);
-  const JsonNode *places = root.find("places"), *rows = root.find("rows");
+  const auto places = root.list("places");
   std::vector<MessageTime> times;
-  for (const JsonNode& row : rows ? rows->items : std::vector<JsonNode>{})
+  for (const JsonNode& row : root.list("rows"))
     if (row.text("operation") == "exchange" && row.whole("bytes") > 0 && row.real("median_s") > 0)
       times.push_back({double(row.whole("bytes")), row.real("median_s")});
-  if (!places || places->items.size() < 2 || times.size() < 2)
+  if (places.size() < 2 || times.size() < 2)
     throw UsageError(file, ": fewer than two sizes of \"exchange\" were timed", hint);
-  const JsonNode &first = places->items[0], &second = places->items[1];
+  const JsonNode &first = places[0], &second = places[1];
   const bool inside = first.text("hostname") == second.text("hostname");
   if (inside && first.text("gpu") == second.text("gpu"))
     throw UsageError(file, ": ranks 0 and 1 shared a GPU: what was timed are copies inside it",

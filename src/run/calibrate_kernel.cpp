@@ -289,18 +289,17 @@ void measure_moves(KernelMeasurement& result, Communicator& comm, int threads,
                       .statistics_stride = 2 * kHeads,
                       .rows = rows});
   }
-  const double packed = kernel_seconds(
-      comm, budget, threads, [&] { kernel->pack(packs, Conversion::kNone, options, threads); });
-  const double merged = kernel_seconds(
-      comm, budget, threads, [&] { kernel->merge(merges, MergeRule::kLse, options, threads); });
-  const double summed =
-      kernel_seconds(comm, budget, threads, [&] { kernel->add(sums, options, threads); });
-  const double read =
-      kernel_seconds(comm, budget, threads, [&] { kernel->delta(deltas, options, threads); });
-  result.pack_bytes_per_s = double(rows * kRow) * sizeof(float) / packed;
-  result.merge_bytes_per_s = double(rows * (kRow + kHeads)) * sizeof(float) / merged;
-  result.sum_bytes_per_s = double(rows * kRow) * sizeof(float) / summed;
-  result.delta_bytes_per_s = double(rows * (2 * kRow + kHeads)) * sizeof(float) / read;
+  const auto bytes_per_s = [&](int64_t floats_a_row, const auto& run) {
+    const double seconds = kernel_seconds(comm, budget, threads, run);
+    return double(rows * floats_a_row) * sizeof(float) / seconds;
+  };
+  result.pack_bytes_per_s =
+      bytes_per_s(kRow, [&] { kernel->pack(packs, Conversion::kNone, options, threads); });
+  result.merge_bytes_per_s =
+      bytes_per_s(kRow + kHeads, [&] { kernel->merge(merges, MergeRule::kLse, options, threads); });
+  result.sum_bytes_per_s = bytes_per_s(kRow, [&] { kernel->add(sums, options, threads); });
+  result.delta_bytes_per_s =
+      bytes_per_s(2 * kRow + kHeads, [&] { kernel->delta(deltas, options, threads); });
 }
 
 // A program of one attend of eight rows: its kernel takes less than what is around it.

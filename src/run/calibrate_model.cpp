@@ -99,7 +99,7 @@ ModelMeasurement measure_model(Communicator& comm, int threads, const Calibratio
       const ModelOp* const what = model_op(op.what);
       if (what == nullptr) continue;
       const auto bytes = double(matrix_bytes(step.sharded, program, *what));
-      const auto add_to = [&](MovedBytes& total) { total.bytes += bytes, total.seconds += *now; };
+      const auto add_to = [&](Moved& total) { total.amount += bytes, total.seconds += *now; };
       visit_op(
           op.what,
           [&](const Gemm& o) {

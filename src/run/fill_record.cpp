@@ -159,11 +159,6 @@ void set_strata(PointRecord& record, const SampleChoice& choice, int64_t compare
     fail_check(record, concat(compared, " of ", sampled, " sampled queries were compared"));
 }
 
-void add_rank(PointRecord& record, Rank rank, double median_s, double pairs,
-              std::optional<int64_t> memory_bytes) {
-  record.per_rank.push_back({rank, median_s, pairs, memory_bytes});
-}
-
 void set_work(PointRecord& record, double flops, double paper_macs, double balance) {
   const PointParams& p = record.params;
   WorkRecord& r = record.work;
@@ -193,12 +188,6 @@ void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per
   if (const double share = median(shares); share <= 1) record.work.share_of_peak = share;
   record.work.peak_flops_per_s = std::max(highest, std::ranges::max(known));
 }
-
-void set_device_memory(PointRecord& record, int64_t bytes) { record.memory.device_bytes = bytes; }
-
-void set_source(PointRecord& record, Source source) { record.source = source; }
-
-void set_transport(PointRecord& record, std::string_view name) { record.params.transport = name; }
 
 void set_phases(PointRecord& record, double compute_s, double merge_s, double communication_s) {
   record.phases = {compute_s, communication_s, communication_s, merge_s};

@@ -1,5 +1,6 @@
 // The parts of a record, each filled in one place from plain figures, whoever has them (ranks of a
-// run, a walk, a simulation). Metrics have no setters: record.metrics["name_unit"] = value.
+// run, a walk, a simulation). What one assignment fills has no setter:
+// record.metrics["name_unit"] = value.
 #pragma once
 #include <array>
 #include <new>
@@ -24,15 +25,6 @@ void set_plan(PointRecord& record, const PointPlan& plan);
 // windows were disturbed.
 void set_share_of_peak(PointRecord& record, const std::vector<double>& flops_per_s,
                        const std::vector<double>& peak, double highest = 0);
-// Memory of a GPU for each rank that it serves.
-void set_device_memory(PointRecord& record, int64_t bytes);
-// Where the figures come from: measured, simulated, replayed or extrapolated.
-void set_source(PointRecord& record, Source source);
-// The transport that the point took, or would have: "auto" is decided when it runs.
-void set_transport(PointRecord& record, std::string_view name);
-inline void add_op(PointRecord& record, const TimelineEntry& op) { record.timeline.push_back(op); }
-void add_rank(PointRecord& record, Rank rank, double median_s, double pairs = kNotMeasured,
-              std::optional<int64_t> memory_bytes = {});
 // Parts of one rank, which do not overlap: all communication is exposed.
 void set_phases(PointRecord& record, double compute_s, double merge_s,
                 double communication_s = kNotMeasured);
@@ -82,8 +74,6 @@ inline constexpr double kBf16Tolerance = 3e-2;
 void set_model_check(PointRecord& record, const ModelOutcome& outcome, bool passes_poison);
 // How many runs' output was checked, and what that took.
 void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s);
-// What the proof of the point's schedule took, once; after its check, which replaces the others.
-inline void set_proof_cost(PointRecord& record, double seconds) { record.check.proof_s = seconds; }
 // Whose gradients a point compares.
 struct GradientChoice {
   const SampleChoice& queries;

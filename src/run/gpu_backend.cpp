@@ -37,7 +37,7 @@ double device_peak_flops() {
 // The calling thread's device, and what it has for each of `ranks` that it serves.
 void record_device(PointRecord& record, int64_t ranks) {
   record.metrics["device_peak_flops"] = device_peak_flops();
-  set_device_memory(record, own_device().memory_bytes / ranks);
+  record.memory.device_bytes = own_device().memory_bytes / ranks;
 }
 
 // Clocks, power and temperature of the calling thread's device while something is measured on it.

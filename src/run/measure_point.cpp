@@ -29,11 +29,11 @@ std::unique_ptr<PointSession> open_session(const PointPlan& plan, const RunnerOp
                                            PointRecord& record, Communicator& comm) {
   try {
     auto session = backend_of(plan.point.params.kernel).open(plan, options, comm);
-    set_transport(record, session->transport());
+    record.params.transport = session->transport();
     session->record_machine(record);
     return session;
   } catch (const UsageError& e) {  // all ranks get it; points of other ranks may fit
-    set_transport(record, options.device_transport);
+    record.params.transport = options.device_transport;
     set_status(record, PointStatus::kSkippedUnsupported, on_one_line(e.what()));
     return nullptr;
   }
@@ -42,18 +42,17 @@ std::unique_ptr<PointSession> open_session(const PointPlan& plan, const RunnerOp
 // True, with the status in the record of every rank, when `body` throws on some rank.
 bool refused(const std::function<void()>& body, const PointPlan& plan, PointRecord& record,
              Communicator& comm) {
-  std::string mine;
+  Refusal mine;
   try {
     body();
   } catch (const std::bad_alloc& e) {
-    mine = "oom " + out_of_memory_reason(e, plan, " per rank");
+    mine = {PointStatus::kOom, out_of_memory_reason(e, plan, " per rank")};
   } catch (const std::exception& e) {
-    mine = concat("error ", e.what());
+    mine = {PointStatus::kError, e.what()};
   }
-  for (const std::string& text : comm.all_texts(mine)) {
-    if (text.empty()) continue;
-    set_status(record, text.starts_with("oom ") ? PointStatus::kOom : PointStatus::kError,
-               text.substr(text.find(' ') + 1));
+  for (const Refusal& refusal : gather(comm, mine)) {
+    if (refusal.status == PointStatus::kOk) continue;
+    set_status(record, refusal.status, refusal.reason);
     set_memory(record, plan.memory_bytes());
     return true;
   }
@@ -174,7 +173,7 @@ PointRecord measure_point(const PointPlan& plan, const RunnerOptions& options, C
       set_timing(record, samples.samples_s, samples.warmup, session->reduction());
       record_counts(record, *session, plan, samples, comm);
       checks->record(record);
-      set_proof_cost(record, comm.max_of(proof_s));
+      record.check.proof_s = comm.max_of(proof_s);  // the check has replaced the rest
       record_last_run(record, *session, samples, comm);
       record_phases(record, *session, options.ablations, comm);  // last: it spoils the buffers
       record_share_of_peak(record, windows, samples, session->peak_flops());

@@ -67,6 +67,16 @@ struct PointPlan {
   double share = 1;
 };
 
+// What keeps a rank from running a point, for the others to know (gather).
+struct Refusal {
+  PointStatus status = PointStatus::kOk;  // nothing
+  std::string reason{};
+  static void fields(auto& r, auto&& visit) {
+    visit("status", r.status);
+    visit("reason", r.reason);
+  }
+};
+
 // Applies support, memory and time limits, in this order. `threads` of each rank; `ranks_here` is
 // the most ranks that share this machine's memory.
 PointPlan plan_point(const Point& point, const MachineLimits& limits, int threads, int ranks_here);

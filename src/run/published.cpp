@@ -64,7 +64,6 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   AttentionProblem& p = out.params.problem;
   if (p.num_kv_heads == 0) p.num_kv_heads = p.num_heads;
   out.params.pattern = dense_pattern(p.seq_len);
-  out.ranks = out.params.ranks;
   const auto add = [&](std::string_view key, const std::string& what, const std::string& hint) {
     r.problems().add(r.node(), setup.path_of(key), what, hint);
   };
@@ -75,9 +74,9 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   if (p.num_heads % p.num_kv_heads != 0)
     add("kv_heads", concat("must divide the ", p.num_heads, " heads, is ", p.num_kv_heads),
         "use a divisor, or leave the key out for as many as heads");
-  if (out.ranks > out.how.cluster.num_gpus())
+  if (out.params.ranks > out.how.cluster.num_gpus())
     add("ranks",
-        concat("are ", out.ranks, ", the cluster has ", out.how.cluster.num_gpus(), " GPUs"),
+        concat("are ", out.params.ranks, ", the cluster has ", out.how.cluster.num_gpus(), " GPUs"),
         "use fewer, or add nodes by what_if");
   if (out.operation && out.bytes < 1) add("bytes", "is missing", "as nccl-tests counts them");
   if (16.0 * double(p.seq_len) * double(p.batch) * double(p.num_heads) * double(p.head_dim) >=
@@ -126,12 +125,12 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
 ProgramSet messages_of(const PublishedCase& c) {
   LooseProgram program;
   const bool ring = c.operation == CommOperation::kSendRecv;
-  const double bytes = ring ? c.bytes : c.bytes / c.ranks;
-  for (int k = 1; k < (ring ? 2 : c.ranks); ++k) {
+  const double bytes = ring ? c.bytes : c.bytes / c.params.ranks;
+  for (int k = 1; k < (ring ? 2 : c.params.ranks); ++k) {
     program.add(OpKind::kSend, k, bytes);
-    program.add(OpKind::kRecv, c.ranks - k, bytes);
+    program.add(OpKind::kRecv, c.params.ranks - k, bytes);
   }
-  ProgramSet set{{.ranks = c.ranks, .period = 1}, {}};
+  ProgramSet set{{.ranks = c.params.ranks, .period = 1}, {}};
   set.classes.push_back(pack(program, 0, set, c.how.cluster.execution));
   return set;
 }
@@ -139,19 +138,20 @@ ProgramSet messages_of(const PublishedCase& c) {
 Prediction predict_operation(const PublishedCase& c) {
   const ClusterSpec& cluster = c.how.cluster;
   constexpr double kMostMessages = 1 << 22;
-  if (c.operation == CommOperation::kAllToAll && double(c.ranks) * c.ranks > kMostMessages)
-    return {.reason = concat("an all-to-all of ", c.ranks, " ranks has more than ", kMostMessages,
-                             " messages")};
+  if (c.operation == CommOperation::kAllToAll &&
+      double(c.params.ranks) * c.params.ranks > kMostMessages)
+    return {.reason = concat("an all-to-all of ", c.params.ranks, " ranks has more than ",
+                             kMostMessages, " messages")};
   std::array<double, 3> seconds{};
   if (c.operation == CommOperation::kAllGather) {
-    const int nodes = (c.ranks + cluster.node_size() - 1) / cluster.node_size();
+    const int nodes = int(ceil_div(c.params.ranks, cluster.node_size()));
     const std::string& library = cluster.collectives.all_gather;
-    seconds = collective_seconds(cluster, library, {c.ranks, nodes, c.bytes});
+    seconds = collective_seconds(cluster, library, {c.params.ranks, nodes, c.bytes});
   } else {
     const ProgramSet programs = messages_of(c);
     for (const AlphaSet set : kAlphaSets)
       seconds[size_t(set)] =
-          simulate(programs, Topology(cluster, c.ranks), cluster, {.alpha = set}).makespan_s;
+          simulate(programs, Topology(cluster, c.params.ranks), cluster, {.alpha = set}).makespan_s;
   }
   return {seconds[size_t(AlphaSet::kNcclLl)],
           *std::ranges::min_element(seconds) / (1 + cluster.error.value),
@@ -177,7 +177,7 @@ std::string PublishedCase::kind() const {
 
 std::string PublishedCase::error_group() const {
   if (operation) return "messages";
-  if (ranks == 1) return "one GPU";
+  if (params.ranks == 1) return "one GPU";
   return find_algorithm(params.algorithm).collectives == CollectiveUse::kNone
              ? "rings"
              : "gathers and all-to-alls";
@@ -185,7 +185,7 @@ std::string PublishedCase::error_group() const {
 
 std::string PublishedCase::size() const {
   if (operation) return bytes < kLarge ? "below 16 MB" : "16 MB and more";
-  const double tokens = double(params.problem.seq_len * params.problem.batch) / ranks;
+  const double tokens = double(params.problem.seq_len * params.problem.batch) / params.ranks;
   return tokens < 4096     ? "below 4K tokens a rank"
          : tokens <= 16384 ? "4K to 16K tokens a rank"
                            : "above 16K tokens a rank";

@@ -22,7 +22,6 @@ struct PublishedCase {
   SimulatePoint how{};
   std::optional<CommOperation> operation{};  // none: attention, by `params`
   PointParams params{};
-  int ranks = 1;
   double bytes = 0;  // moved by an operation, as nccl-tests counts them
   double published_s = 0, tolerance = 0;
   bool held_out = true;

@@ -152,7 +152,7 @@ void record_counts(PointRecord& record, PointSession& session, const PointPlan& 
   const int64_t runs = samples.warmup + int64_t(samples.samples_s.size());
   const double own_s = samples.own_s.empty() ? 0 : median(samples.own_s);
   for (Rank rank = 0; const auto& told : gather(comm, std::vector{own_s, a.pairs}))
-    add_rank(record, rank++, told[0], told[1]);
+    record.per_rank.push_back({.rank = rank++, .median_s = told[0], .pairs = told[1]});
   const RankCounts program = program_counts(executor.sharded(), executor.program(), comm.rank(), a);
   record_communication(record, c, program, runs, comm);
   record_memory(record, session.ledger(), a, plan, comm);

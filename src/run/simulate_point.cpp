@@ -195,9 +195,9 @@ void set_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
                                : item->peer >= 0             ? concat("rank ", item->peer)
                                                              : "";
     if (item->begin_s > item->posted_s)
-      add_op(r, {item->rank, track, "wait", item->posted_s, item->begin_s, detail});
-    add_op(r, {item->rank, track, std::string(to_string(item->kind)), item->begin_s, item->end_s,
-               detail});
+      r.timeline.push_back({item->rank, track, "wait", item->posted_s, item->begin_s, detail});
+    r.timeline.push_back({item->rank, track, std::string(to_string(item->kind)), item->begin_s,
+                          item->end_s, detail});
   }
 }
 
@@ -215,24 +215,17 @@ void set_metrics(SimulatedPoint& out, const SimulatePoint& options, const Progra
   for (const auto& [name, value] : options.what_if.values()) m["what_if_" + name] = value;
 }
 
-// Returns the time of communication alone; NaN where nobody asked for it, or there is none.
-double set_band(SimulatedPoint& out, const ProgramSet& programs, const Topology& topology,
-                const SimulatePoint& options, SimulateOptions how) {
+// The interval of out.run by those of the other latencies, unless one set was asked for.
+// `simulated`: runs the programs once more.
+void set_band(SimulatedPoint& out, const SimulatePoint& options, SimulateOptions how,
+              const auto& simulated) {
   const double makespan = out.run.makespan_s;
   MedianInterval band{.low = makespan, .high = makespan, .level = kNotMeasured, .median = makespan};
-  const auto also = [&](const SimulateOptions& other) {
-    const SimulatedRun run = simulate(programs, topology, options.cluster, other);
-    out.simulation_s += run.cpu_s;
-    out.messages += run.messages;
-    out.shared_messages += run.shared_messages;
-    return run.makespan_s;
-  };
-  how.timeline = false;
+  const AlphaSet first = how.alpha;
   if (!options.alpha)
     for (const AlphaSet set : kAlphaSets) {
-      SimulateOptions other = how;
-      other.alpha = set;
-      const double s = set == how.alpha ? makespan : also(other);
+      how.alpha = set;
+      const double s = set == first ? makespan : simulated(how).makespan_s;
       out.record.metrics[concat("makespan_", to_string(set), "_s")] = s;
       band.low = std::min(band.low, s);
       band.high = std::max(band.high, s);
@@ -245,9 +238,6 @@ double set_band(SimulatedPoint& out, const ProgramSet& programs, const Topology&
   const auto peak = options.cluster.device.peak_flops.find(p.problem.dtype);
   if (peak != options.cluster.device.peak_flops.end())
     set_share_of_peak(out.record, {out.record.work.flops_per_s}, {peak->second.value * p.ranks});
-  if (!options.communication_alone || p.program_ranks() == 1) return kNotMeasured;
-  how.without_compute = true;
-  return also(how);
 }
 
 }  // namespace
@@ -296,23 +286,30 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
   if (point.status == PointStatus::kSkippedMemory) set_memory(out.record, memory_bytes);
   if (point.status != PointStatus::kOk) return out;
-  const Topology& topology = *links;
   const bool small =
       p.program_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
   SimulateOptions how{.alpha = options.alpha.value_or(AlphaSet::kNcclLl),
                       .collapse = options.collapse && !timeline && !small,
                       .straggler = options.what_if.straggler,
                       .timeline = timeline || small};
-  out.run = simulate(programs, topology, options.cluster, how);
-  out.simulation_s = out.run.cpu_s;
-  out.messages = out.run.messages;
-  out.shared_messages = out.run.shared_messages;
+  const auto simulated = [&](const SimulateOptions& by) {
+    SimulatedRun run = simulate(programs, *links, options.cluster, by);
+    out.simulation_s += run.cpu_s;
+    out.messages += run.messages;
+    out.shared_messages += run.shared_messages;
+    return run;
+  };
+  out.run = simulated(how);
   set_account(out.record, programs);
-  const double alone_s = set_band(out, programs, topology, options, how);
+  how.timeline = false;
+  set_band(out, options, how, simulated);
+  how.without_compute = true;
+  const bool alone = options.communication_alone && p.program_ranks() > 1;
+  const double alone_s = alone ? simulated(how).makespan_s : kNotMeasured;
   set_simulated_phases(out.record, out.run, options.cluster.execution, alone_s);
   set_simulated_timeline(out.record, out.run);
   for (size_t r = 0; r < out.run.ranks.size() && p.program_ranks() <= kRanksInRecord; ++r)
-    add_rank(out.record, int(r), out.run.ranks[r].finish_s);
+    out.record.per_rank.push_back({.rank = int(r), .median_s = out.run.ranks[r].finish_s});
   set_metrics(out, options, programs);
   set_depth(out.record, p, {.max_steps = kDepthSteps});
   return out;

@@ -1,10 +1,7 @@
 #include "run/sweep.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 
 #include "comm/mpi/mpi_world.h"
@@ -37,19 +34,15 @@ int devices_per_machine(World& world) {
 
 // Refuses on every rank the points that some rank refuses, e.g. where its machine lacks a driver.
 void agree_on_refusals(std::vector<PointPlan>& plans, World& world) {
-  std::vector<std::string> mine;  // "" or status and reason
-  for (const PointPlan& p : plans) {
-    const bool runs = p.point.status == PointStatus::kOk;
-    mine.push_back(runs ? "" : concat(to_string(p.point.status), " ", p.point.reason));
-  }
+  std::vector<Refusal> mine;
+  for (const PointPlan& p : plans) mine.push_back({p.point.status, p.point.reason});
   const auto told = gather(world, mine);
   for (size_t rank = 0; rank < told.size(); ++rank)
     for (size_t i = 0; i < plans.size(); ++i) {
-      const std::string& text = told[rank][i];
+      const Refusal& refusal = told[rank][i];
       Point& point = plans[i].point;
-      if (text.empty() || point.status != PointStatus::kOk) continue;
-      set_status(point, parse_enum<PointStatus>(text.substr(0, text.find(' '))),
-                 concat("rank ", rank, ": ", text.substr(text.find(' ') + 1)));
+      if (refusal.status != PointStatus::kOk && point.status == PointStatus::kOk)
+        set_status(point, refusal.status, concat("rank ", rank, ": ", refusal.reason));
     }
 }
 
@@ -127,19 +120,17 @@ std::vector<Point> read_points(const Config& config, ExpandOptions options) {
 }
 
 std::vector<Point> distinct_patterns(const std::vector<Point>& points) {
-  const auto key = [](const Point& point) {
-    const AttentionProblem& problem = point.params.problem;
-    const DilatedPattern& pattern = point.params.pattern;
-    std::vector<std::array<int64_t, 3>> branches;
-    for (const DilatedBranch& b : pattern.branches)
-      branches.push_back({b.segment_length, b.dilation_rate, b.summary_tokens});
-    return std::tuple(problem.seq_len, problem.num_heads, problem.causal, branches, pattern.offset,
-                      pattern.phase_parts);
-  };
   std::vector<Point> out;
-  std::set<std::invoke_result_t<decltype(key), const Point&>> seen;
-  for (const Point& point : points)
-    if (seen.insert(key(point)).second) out.push_back(point);
+  std::set<std::string> seen;
+  for (const Point& point : points) {
+    PointParams told;  // what of the point decides its pattern
+    const AttentionProblem& problem = point.params.problem;
+    told.problem = {
+        .seq_len = problem.seq_len, .num_heads = problem.num_heads, .causal = problem.causal};
+    told.pattern = point.params.pattern;
+    told.pattern.mix = {};
+    if (seen.insert(canonical_params_json(told)).second) out.push_back(point);
+  }
   return out;
 }
 
@@ -259,8 +250,9 @@ std::optional<PointRecord> run_point(World& world, const PointPlan& plan,
   PointRecord record = make_record(plan.point);
   if (plan.point.status == PointStatus::kSkippedMemory) set_memory(record, plan.memory_bytes());
   if (!is_virtual(p))
-    set_transport(record, on_gpu(p) && runner.device_transport != "auto" ? runner.device_transport
-                                                                         : world.transport());
+    record.params.transport = on_gpu(p) && runner.device_transport != "auto"
+                                  ? runner.device_transport
+                                  : world.transport();
   return record;
 }
 

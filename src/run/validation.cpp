@@ -67,7 +67,7 @@ JsonNode to_json(const PublishedCase& c, const Prediction& p) {
                                  {"source", c.source},
                                  {"family", c.family()},
                                  {"size", c.size()},
-                                 {"ranks", c.ranks},
+                                 {"ranks", c.params.ranks},
                                  {"published_s", c.published_s},
                                  {"predicted_s", number(p.seconds)},
                                  {"low_s", number(p.low_s)},

@@ -267,7 +267,7 @@ std::optional<PointRecord> walk_point(const PointPlan& plan, const RunnerOptions
     Walker walker(plan, options, run);
     if (!walker.walk_all()) return std::nullopt;
     fill_walk_record(walker.data(), record);
-    if (is_proven) set_proof_cost(record, proof_s);
+    if (is_proven) record.check.proof_s = proof_s;
   } catch (const std::bad_alloc& e) {
     set_status(record, PointStatus::kOom, out_of_memory_reason(e, plan, ""));
     return record;

@@ -57,7 +57,7 @@ void fill_timing(const WalkData& w, PointRecord& record) {
     for (const UnitLine& l : w.lines)
       if (l.unit.rank == rank && l.unit_bytes > 0)
         memory_bytes = std::max(memory_bytes.value_or(0), l.unit_bytes);
-    add_rank(record, rank, median(times), pairs, memory_bytes);
+    record.per_rank.push_back({rank, median(times), pairs, memory_bytes});
   }
 }
 
@@ -276,9 +276,9 @@ void fill_walk_record(const WalkData& w, PointRecord& record) {
   fill_memory(w, record);
   if (w.plan.share >= 1) fill_content(w, record);
   if (!w.run.replay.empty()) fill_replayed(w, record);
-  set_source(record, !w.run.replay.empty() ? Source::kReplayed
-                     : w.plan.share < 1    ? Source::kExtrapolated
-                                           : Source::kMeasured);
+  record.source = !w.run.replay.empty() ? Source::kReplayed
+                  : w.plan.share < 1    ? Source::kExtrapolated
+                                        : Source::kMeasured;
   fill_conditions(w, record);
   fill_metrics(w, record);
   fill_closed_forms(w, record);
