@@ -92,7 +92,7 @@ class Gpu(Case):
 
     def test_layers_and_models(self):
         model = ("--set", "model.heads=4", "--set", "model.layers=2", "--set", "model.vocabulary=61", "--set", "model.causal=true", "--set", "sweep.seq_len=128",
-                 "--set", "model.head_dim=32", "--set", "dilated.segments=32,sequence")
+                 "--set", "model.head_dim=16", "--set", "dilated.segments=32,sequence")
         sweep = (*model, "--set", "sweep.scope=layer,model", "--set", "sweep.pass=forward,forward_backward,step", "--set", "sweep.ranks=1,2",
                  "--set", "sweep.algorithm=dilated")
         points = self.run_config("h100-8", *sweep, gpus=2)[0]["points"]
