@@ -6,12 +6,11 @@
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "simulate/gatherings.h"
+#include "simulate/lanes.h"
 #include "simulate/network.h"
 
 namespace longnet {
 namespace {
-
-constexpr uint32_t kFirstWindow = 4;  // slots of a lane for the waits of coming ops, at first
 
 class Engine {
  public:
@@ -29,21 +28,8 @@ class Engine {
                   .pauses = !async_,
                   .bytes_per_s_without_progress = async_ ? 0 : cluster.async_bytes_per_s.value}),
         gatherings_(programs, ranks_),
-        lanes_(size_t(ranks_) * kLanes),
-        works_(timed_ ? lanes_.size() : 0),
-        slots_(lanes_.size() * kFirstWindow) {
-    for (size_t i = 0; i < lanes_.size(); ++i) {
-      Lane& lane = lanes_[i];
-      lane.rank = uint32_t(i / kLanes);
-      lane.lane = uint8_t(i % kLanes);
-      lane.slots = uint32_t(i) * kFirstWindow;
-      const CompactProgram& program = programs.of(Rank(lane.rank));
-      lane.ops = program.lanes[lane.lane].data();
-      lane.num_ops = uint32_t(program.lanes[lane.lane].size());
-      if (const auto& issued_s = program.issued_s[lane.lane]; !issued_s.empty())
-        lane.issued_s = issued_s.data();
-      lane.next = program.next.data();
-    }
+        lanes_(programs, ranks_),
+        works_(timed_ ? lanes_.size() : 0) {
     run_.ranks.resize(size_t(ranks_));
     for (Rank p = 0; p < ranks_; ++p) slow_.push_back(options.straggler.is(p, programs.ranks));
     add_channels();
@@ -59,7 +45,7 @@ class Engine {
 
   SimulatedRun run() {
     const double begin = thread_cpu_seconds();
-    for (Lane& lane : lanes_) wake(lane);
+    for (Lane& lane : lanes_) lanes_.wake(lane);
     drain(0);
     EventQueue& events = network_.events();
     network_.settle(0);
@@ -85,24 +71,6 @@ class Engine {
   }
 
  private:
-  // State of an op that has not begun.
-  struct Slot {
-    double ready = 0;      // end of the last of its waits that are over
-    uint32_t arrived = 0;  // number of these
-  };
-  // In one line of the cache: of thousands of ranks the next one's lane is in none.
-  struct alignas(64) Lane {
-    const CompactOp* ops = nullptr;  // of its program, as `next`
-    const double* issued_s = nullptr;
-    const uint32_t* next = nullptr;
-    double free = 0;    // when it can take the next op
-    double finish = 0;  // of the ops that are over
-    uint32_t num_ops = 0, cursor = 0, mask = kFirstWindow - 1, slots = 0;
-    uint32_t rank = 0;
-    uint8_t lane = 0;
-    bool queued = false, busy = false;
-  };
-  static_assert(sizeof(Lane) == 64);
   // The op at work in a lane, where events time it (timed_): its `left` seconds at `since`.
   struct Work {
     double left = 0, rate = 1, since = 0, begun = 0;
@@ -130,33 +98,18 @@ class Engine {
     }
   }
 
-  uint32_t id_of(const Lane& lane) const { return uint32_t(&lane - lanes_.data()); }
-
-  void wake(Lane& lane) {
-    if (lane.queued) return;
-    lane.queued = true;
-    awake_.push_back(&lane);
-  }
-
   void drain(double now) {
-    while (!awake_.empty()) {
-      Lane& lane = *awake_.back();
-      awake_.pop_back();
-      lane.queued = false;
-      advance(lane, now);
-    }
+    while (Lane* lane = lanes_.take_awake()) advance(*lane, now);
   }
 
   void advance(Lane& lane, double now) {
     while (lane.cursor < lane.num_ops && !lane.busy) {
-      Slot& slot = slots_[lane.slots + (lane.cursor & lane.mask)];
-      if (slot.arrived != lane.ops[lane.cursor].needs) return;
+      if (!lanes_.can_begin(lane)) return;
       const double issued = lane.issued_s ? lane.issued_s[lane.cursor] : 0;
-      const double begin = std::max({lane.free, slot.ready, issued});
+      const double begin = std::max({lane.free, lanes_.ready_s(lane), issued});
       if (waits_for_events(lane.ops[lane.cursor].kind) && !is_same_time(begin, now))
-        return network_.events().push(begin, EventKind::kCanBegin, id_of(lane));
-      slot = {};
-      execute(lane, lane.cursor++, begin);
+        return network_.events().push(begin, EventKind::kCanBegin, lanes_.id_of(lane));
+      execute(lane, lanes_.take_op(lane), begin);
     }
   }
 
@@ -209,7 +162,7 @@ class Engine {
   void gather(const Lane& lane, uint32_t index, double at) {
     const CompactOp& op = lane.ops[index];
     const uint32_t number = gatherings_.number_of(lane.rank, op.peer);
-    if (!gatherings_.arrive(number, {id_of(lane), index, at})) return;
+    if (!gatherings_.arrive(number, {lanes_.id_of(lane), index, at})) return;
     const CompactCollective& collective =
         programs_.of(Rank(lane.rank)).collectives[size_t(op.peer)];
     const double end = gatherings_[number].ready_s + collective.seconds[size_t(options_.alpha)];
@@ -231,7 +184,7 @@ class Engine {
                                  .posted_s = member.posted_s,
                                  .begin_s = g.ready_s,
                                  .end_s = end});
-      complete(lane, op, end);
+      lanes_.complete(lane, op, end);
     }
   }
 
@@ -247,7 +200,7 @@ class Engine {
                                  .end_s = end,
                                  .peer = Rank(side == &send ? recv.rank : send.rank),
                                  .bytes = op.amount});
-      complete(l, op, end);
+      lanes_.complete(l, op, end);
     }
   }
 
@@ -267,38 +220,13 @@ class Engine {
                                .begin_s = begin,
                                .end_s = end,
                                .branch = is_attend(op.kind) ? op.peer : -1});
-    complete(lane, op, end);
-  }
-
-  void complete(Lane& lane, const CompactOp& op, double end) {
-    lane.finish = std::max(lane.finish, end);
-    Lane* const lanes = &lane - lane.lane;  // of the rank
-    const uint32_t* next = lane.next + op.first_next;
-    for (uint32_t i = 0; i < op.num_next; ++i)
-      arrive(lanes[next[i] >> kLaneShift], next[i] & kIndexMask, end);
-  }
-
-  void arrive(Lane& lane, uint32_t index, double end) {
-    while (index - lane.cursor > lane.mask) grow(lane);
-    Slot& slot = slots_[lane.slots + (index & lane.mask)];
-    slot.ready = std::max(slot.ready, end);
-    ++slot.arrived;
-    if (index == lane.cursor) wake(lane);
-  }
-
-  [[gnu::noinline, gnu::cold]] void grow(Lane& lane) {
-    const uint32_t size = 2 * (lane.mask + 1), fresh = uint32_t(slots_.size());
-    slots_.resize(slots_.size() + size);
-    for (uint32_t i = lane.cursor; i <= lane.cursor + lane.mask; ++i)
-      slots_[fresh + (i & (size - 1))] = slots_[lane.slots + (i & lane.mask)];
-    lane.mask = size - 1;
-    lane.slots = fresh;
+    lanes_.complete(lane, op, end);
   }
 
   // ---- ops whose end depends on what else happens ----
 
   void occupy(Lane& lane, double begin, double seconds) {
-    const uint32_t id = id_of(lane);
+    const uint32_t id = lanes_.id_of(lane);
     Work& work = works_[id];
     lane.busy = true;
     work.left = seconds;
@@ -319,7 +247,7 @@ class Engine {
   }
 
   void retime(const Lane& lane, double now) {
-    const uint32_t id = id_of(lane);
+    const uint32_t id = lanes_.id_of(lane);
     Work& work = works_[id];
     work.left = std::max(0.0, work.left - work.rate * (now - work.since));
     work.since = now;
@@ -329,7 +257,7 @@ class Engine {
   }
 
   void lane_ends(Lane& lane, uint32_t version, double now) {
-    const uint32_t id = id_of(lane);
+    const uint32_t id = lanes_.id_of(lane);
     const Work& work = works_[id];
     if (work.version != version || !lane.busy) return;
     if (!is_same_time(work.end(), now)) return push_end(id);
@@ -341,7 +269,7 @@ class Engine {
       post(channel_of(lane, op), lane, index, now);
     else
       compute_done(lane, index, work.begun, now);
-    wake(lane);
+    lanes_.wake(lane);
   }
 
   void handle(const QueuedEvent& e, double now) {
@@ -353,7 +281,7 @@ class Engine {
       case EventKind::kLaneEnds:
         return lane_ends(lanes_[e.id], e.version, now);
       case EventKind::kCanBegin:
-        return wake(lanes_[e.id]);
+        return lanes_.wake(lanes_[e.id]);
       case EventKind::kCollectiveEnds:
         return gathered(e.id, now);
     }
@@ -376,11 +304,9 @@ class Engine {
   uint32_t message_lane_;
   Network network_;
   Gatherings gatherings_;
-  std::vector<Lane> lanes_;
+  Lanes lanes_;
   std::vector<Work> works_;  // by lane
   std::vector<bool> slow_;   // by rank
-  std::vector<Slot> slots_;
-  std::vector<Lane*> awake_;
   // Channels: a rank's outgoing ones follow each other, its incoming ones are listed.
   std::vector<uint32_t> out_base_, in_base_, in_channels_;
   SimulatedRun run_;
