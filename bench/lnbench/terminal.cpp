@@ -213,10 +213,9 @@ void Progress::clear() {
 
 void Progress::write_line(const std::string& text, bool stays) {
   clear();
-  std::string line = concat("[", index_, "/", points_, "] ", text);
-  if (rewrite_ && !stays) line = line.substr(0, terminal_columns() - 1);
+  const std::string line = concat("[", index_, "/", points_, "] ", text);
   if (rewrite_ && !stays)
-    std::cerr << line << std::flush;
+    std::cerr << line.substr(0, terminal_columns() - 1) << std::flush;
   else
     say(line);
 }

@@ -52,12 +52,9 @@ std::string obstacle(const PointRecord& base, const PointRecord* now, const Comp
 // "base: samples are 1.8 times apart", or "".
 std::string disturbance(const std::string& id, const Result& base, const Result& now) {
   std::vector<std::string> found;
-  const auto look = [&](const char* side, const std::map<std::string, std::string>& disturbed) {
-    if (const auto why = disturbed.find(id); why != disturbed.end())
-      found.push_back(concat(side, why->second));
-  };
-  look("base: ", base.summary.disturbed);
-  look("new: ", now.summary.disturbed);
+  for (const auto& [side, result] : {std::pair("base: ", &base), std::pair("new: ", &now)})
+    if (const auto why = result->summary.disturbed.find(id); why != result->summary.disturbed.end())
+      found.push_back(side + why->second);
   return join(found, "; ");
 }
 

@@ -61,22 +61,22 @@ std::vector<ShippedFile> shipped_files(const std::string& kind) {
 std::string find_shipped(const std::string& kind, const std::string& given) {
   std::error_code error;
   if (fs::status(given, error).type() != fs::file_type::not_found) return given;
-  std::vector<std::string> names, beginning;
   const std::vector<ShippedFile> files = shipped_files(kind);
-  for (const ShippedFile& file : files) names.push_back(file.name);
+  const std::vector<std::string> names = names_of(files);
   if (given.find('/') != std::string::npos || given.ends_with(".json")) {
     const std::string near = closest_match(fs::path(given).stem().string(), names);
     if (near.empty()) return given;  // its reader says what is missing
     throw UsageError("there is no file ", given, "\n  hint: did you mean '", near, "'?");
   }
-  const auto path_of = [&](const std::string& name) {
-    return std::ranges::find(files, name, &ShippedFile::name)->path.string();
-  };
-  for (const std::string& name : names) {
-    if (name == given) return path_of(name);
-    if (name.starts_with(given)) beginning.push_back(name);
+  std::vector<std::string> beginning;
+  fs::path path;  // of the last of them
+  for (const ShippedFile& file : files) {
+    if (file.name == given) return file.path.string();
+    if (!file.name.starts_with(given)) continue;
+    beginning.push_back(file.name);
+    path = file.path;
   }
-  if (beginning.size() == 1) return path_of(beginning[0]);
+  if (beginning.size() == 1) return path.string();
   throw UsageError("there is no file ", given, ", and ",
                    beginning.empty() ? "none of the shipped " : "several of the shipped ", kind,
                    beginning.empty() ? " has that name" : " begin so", "\n  hint: ",

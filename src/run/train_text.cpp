@@ -33,9 +33,8 @@ std::string shipped_text() {
     if (fs::is_directory(entry.path() / "perl-base", error))
       return (entry.path() / "perl-base").string();
   throw UsageError(
-      "train.text: this system has neither /usr/include/c++ nor /usr/lib/*/perl-base\n  hint: name "
-      "a "
-      "text file, or a folder of them: --set train.text=FILE");
+      "train.text: this system has neither /usr/include/c++ nor /usr/lib/*/perl-base\n"
+      "  hint: name a text file, or a folder of them: --set train.text=FILE");
 }
 
 std::vector<fs::path> files_of(const std::string& path) {
