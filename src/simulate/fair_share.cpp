@@ -5,6 +5,8 @@
 
 namespace longnet {
 
+// Members that are marked `inline` would else be calls: a few instructions each, for every message.
+
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
 FairShare::FairShare(const std::vector<double>& capacities, int most_links)
@@ -34,21 +36,6 @@ FairShare::Bundle FairShare::start(std::span<const int> links, double most) {
   }
   add(bundle);
   return bundle;
-}
-
-void FairShare::add(Bundle bundle) {
-  State& b = bundles_[bundle];
-  ++b.flows;
-  bool slowed = false;
-  for (const Use& use : uses_of(bundle)) {
-    Link& l = links_[size_t(use.link)];
-    ++l.flows;
-    l.asked += b.most;
-    if (!l.slows()) continue;
-    touch(use.link);
-    slowed = true;
-  }
-  if (!slowed) b.rate = b.most;
 }
 
 void FairShare::stop(Bundle bundle) {
@@ -94,7 +81,7 @@ void FairShare::collect(Bundle from) {
   }
 }
 
-void FairShare::fix(Bundle bundle, double rate) {
+inline void FairShare::fix(Bundle bundle, double rate) {
   State& b = bundles_[bundle];
   b.fixed = true;
   b.rate = rate;
@@ -106,7 +93,7 @@ void FairShare::fix(Bundle bundle, double rate) {
 }
 
 // Of the flows of the component that have no rate yet.
-double FairShare::least_limit() const {
+inline double FairShare::least_limit() const {
   double least = kNone;
   for (const Bundle bundle : component_)
     if (!bundles_[bundle].fixed) least = std::min(least, bundles_[bundle].most);

@@ -105,4 +105,19 @@ class FairShare {
   std::vector<int> dirty_, component_links_;
 };
 
+inline void FairShare::add(Bundle bundle) {
+  State& b = bundles_[bundle];
+  ++b.flows;
+  bool slowed = false;
+  for (const Use& use : uses_of(bundle)) {
+    Link& l = links_[size_t(use.link)];
+    ++l.flows;
+    l.asked += b.most;
+    if (!l.slows()) continue;
+    touch(use.link);
+    slowed = true;
+  }
+  if (!slowed) b.rate = b.most;
+}
+
 }  // namespace longnet

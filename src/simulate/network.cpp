@@ -10,6 +10,8 @@
 
 namespace longnet {
 
+// Members that are marked `inline` would else be calls: a few instructions each, for every message.
+
 Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const Kind& kind)
     : topology_(topology),
       alpha_(alpha),
@@ -114,8 +116,8 @@ void Network::refuse_sizes(uint32_t channel, double sent, double received) const
               " has ", sent, " bytes on one side and ", received, " on the other");
 }
 
-void Network::start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
-                    double bytes) {
+inline void Network::start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
+                           double bytes) {
   ++messages;
   Channel& c = channels_[channel];
   const Speed& speed = speeds_[c.speed];
@@ -137,7 +139,7 @@ void Network::latency_over(uint32_t message, double now) {
   append(messages_, message, c.queue_first, c.queue_last);
 }
 
-void Network::begin_flow(uint32_t message, double now) {
+inline void Network::begin_flow(uint32_t message, double now) {
   const Message& m = messages_[message];
   Channel& c = channels_[m.channel];
   c.message = message;
@@ -145,7 +147,7 @@ void Network::begin_flow(uint32_t message, double now) {
   if (may_flow(c)) run_flow(m.channel, now);
 }
 
-void Network::run_flow(uint32_t channel, double now) {
+inline void Network::run_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
   c.flows = true;
   uint32_t& running = running_[c.route];
@@ -167,7 +169,7 @@ void Network::run_flow(uint32_t channel, double now) {
   count_flowing(Rank(c.receiver), 1, now);
 }
 
-void Network::stop_flow(uint32_t channel, double now) {
+inline void Network::stop_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
   c.flows = false;
   const FairShare::Bundle id = running_[c.route];
@@ -184,7 +186,7 @@ void Network::stop_flow(uint32_t channel, double now) {
   count_flowing(Rank(c.receiver), -1, now);
 }
 
-void Network::insert(Bundle& b, uint32_t channel) {
+inline void Network::insert(Bundle& b, uint32_t channel) {
   const double end = channels_[channel].left;
   // Most end last.
   uint32_t* at =
@@ -196,7 +198,7 @@ void Network::insert(Bundle& b, uint32_t channel) {
 }
 
 // Returns whether it was the first.
-bool Network::remove(Bundle& b, uint32_t channel) {
+inline bool Network::remove(Bundle& b, uint32_t channel) {
   uint32_t* at = &b.first;
   uint32_t before = kNoSlot;
   while (*at != channel) {
@@ -239,12 +241,12 @@ void Network::flow_ends(FairShare::Bundle bundle, uint32_t version, double now) 
   done(m.send, m.recv, now);
 }
 
-double Network::first_end(const Bundle& b, double now) const {
+inline double Network::first_end(const Bundle& b, double now) const {
   return now + std::max(0.0, channels_[b.first].left - b.served_at(now)) / b.rate;
 }
 
 // Another message of the bundle ends first.
-void Network::renew_end(FairShare::Bundle bundle, double now) {
+inline void Network::renew_end(FairShare::Bundle bundle, double now) {
   Bundle& b = bundles_[bundle];
   ++b.version;
   b.foretold = false;
@@ -252,7 +254,7 @@ void Network::renew_end(FairShare::Bundle bundle, double now) {
   if (b.rate > 0) push_end(bundle);
 }
 
-void Network::push_end(FairShare::Bundle bundle) {
+inline void Network::push_end(FairShare::Bundle bundle) {
   Bundle& b = bundles_[bundle];
   b.foretold = true;
   events_.push(b.end, EventKind::kFlowEnds, bundle, b.version);
