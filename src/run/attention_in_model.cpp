@@ -1,11 +1,11 @@
-#include "run/attention_in_model.h"
-
+// The check of attention inside a model (run_checks.h).
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
 
 #include "core/random.h"
+#include "run/run_checks.h"
 
 namespace longnet {
 namespace {

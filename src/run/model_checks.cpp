@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/random.h"
-#include "run/attention_in_model.h"
 #include "run/fill_record.h"
 #include "run/run_checks.h"
 

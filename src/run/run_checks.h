@@ -46,6 +46,18 @@ std::unique_ptr<RunChecks> make_attention_checks(PointSession& session,
 std::unique_ptr<RunChecks> make_model_checks(PointSession& session, const PointPlan& plan,
                                              const RunnerOptions& options, Communicator& comm);
 
+// What attention inside a model, or a layer, made of the Q, K and V that it found there, after a
+// run: sampled rows that it has written in layer 0 (where layers share its memory, in the one that
+// ran last), of every stratum, against the definition in double on the rows of Q, K and V there. A
+// function that is wrong alike forward and backward has right gradients of a wrong loss: it shows
+// here. Collective.
+struct AttentionInModel {
+  CheckOutcome outcome;  // of the rows of all sequences
+  SampleChoice choice;   // of each sequence and its heads
+};
+AttentionInModel check_attention_in_model(const Executor& executor, const CheckConfig& config,
+                                          Communicator& comm);
+
 std::unique_ptr<RunChecks> make_run_checks(PointSession& session, const PointPlan& plan,
                                            const RunnerOptions& options, Communicator& comm);
 

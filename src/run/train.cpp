@@ -299,11 +299,11 @@ Trained train(World& world, const TrainPlan& plan, RunTarget target, const Train
     TrainText own_text(on_all(comm, root ? text : TextBytes{}), plan.point.params.problem.seq_len);
     RankTraining rank(comm, plan, own_text, root, *kernel, *model_kernel);
     Trained out;
-    out.first_step = rank.begin(target.resume, root ? checkpoint : std::nullopt);
+    const int64_t first = rank.begin(target.resume, root ? checkpoint : std::nullopt);
     std::optional<StepLines> lines;
-    if (root) out.directory = folder->directory(), lines.emplace(out.directory, out.first_step - 1);
+    if (root) out.directory = folder->directory(), lines.emplace(out.directory, first - 1);
     bool stopped = false;
-    for (int64_t number = out.first_step; number <= t.steps && !stopped; ++number) {
+    for (int64_t number = first; number <= t.steps && !stopped; ++number) {
       if (of_process) watchdog.expect(concat("step ", number), limit_s);
       out.last = rank.step(number);
       if (std::isfinite(out.last->held_out_bits)) out.held_out_bits = out.last->held_out_bits;

@@ -59,7 +59,6 @@ struct TrainHooks {                                   // on rank 0
 
 struct Trained {
   std::string directory;
-  int64_t first_step = 1;  // of this run
   std::optional<TrainStep> last{};
   double held_out_bits = std::numeric_limits<double>::quiet_NaN();  // the last one known
   bool complete = false;
