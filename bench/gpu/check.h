@@ -17,8 +17,6 @@ struct Outcome {
 // Prints why something is left out; returns whether there was a reason.
 bool left_out(const std::string& why);
 
-float half_value(uint16_t bits);  // value of an fp16
-
 // `small`: shapes for compute-sanitizer.
 void check_ipc(Outcome& out, bool small);
 int run_ipc_child(const char* socket);  // the other process of check_ipc

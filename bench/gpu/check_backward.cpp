@@ -25,7 +25,6 @@ struct BackwardSpec {
   std::vector<Keys> kv;
   bool causal = false;
   float output_scale = 1;
-  DeviceElement element = DeviceElement::kBFloat16;
 };
 
 std::string to_string(const BackwardSpec& s) {
@@ -86,13 +85,12 @@ class BackwardSetup {
     stream.fill(buffer.data(), 0xFF, buffer.size());  // NaN between the rows
     std::vector<FillRows> rows;
     add(buffer.data(), rows);
-    const Prepared work = prepare_fill(rows, 3, spec_.head_dim, spec_.element, ledger_);
+    const Prepared work = prepare_fill(rows, 3, spec_.head_dim, DType::kBFloat16, ledger_);
     work.launch(stream);
     stream.synchronize();
     Copy copy{buffer.data(), {}};
     for (const uint16_t bits : download<uint16_t>(buffer.data(), buffer.size() / 2))
-      copy.host.push_back(spec_.element == DeviceElement::kFloat16 ? half_value(bits)
-                                                                   : bf16_value(bits));
+      copy.host.push_back(bf16_value(bits));
     return copy;
   }
   void add_queries(Tensor tensor, std::byte* at, std::vector<FillRows>& all) const {
@@ -191,7 +189,7 @@ class BackwardSetup {
                        .statistics_stride = 2 * heads_apart,
                        .rows = spec_.segments * spec_.rows});
     const Stream stream;
-    const Prepared delta = prepare_delta(tasks, d, spec_.element, ledger_);
+    const Prepared delta = prepare_delta(tasks, d, ledger_);
     delta.launch(stream);
     stream.synchronize();
     statistics_host_ = download<float>(statistics_->data(), statistics_floats());
@@ -208,12 +206,10 @@ class BackwardSetup {
         grid_of({q_.device, grad_out_.device, kv_.device, grad_q, grad_q + queries,
                  reinterpret_cast<const float*>(statistics_->data()), 2},
                 runs);
-    const Prepared backward = kernel.prepare_backward({&grid, 1},
-                                                      {.head_dim = spec_.head_dim,
-                                                       .element = spec_.element,
-                                                       .causal = spec_.causal,
-                                                       .output_scale = spec_.output_scale},
-                                                      ledger_);
+    const Prepared backward = kernel.prepare_backward(
+        {&grid, 1},
+        {.head_dim = spec_.head_dim, .causal = spec_.causal, .output_scale = spec_.output_scale},
+        ledger_);
     backward.launch(stream);
     stream.synchronize();
     return {download<float>(grad_q, queries), download<float>(grad_q + queries, keys)};
@@ -307,67 +303,58 @@ std::vector<BackwardSpec> backward_specs(bool small) {
 
 void check_own_backward(const DeviceKernel& kernel, const std::string& name, Outcome& out,
                         bool small) {
-  for (BackwardSpec spec : backward_specs(small)) {
+  for (const BackwardSpec& spec : backward_specs(small))
     BackwardSetup(spec).expect(kernel, out, name);
-    if (small && spec.head_dim != 64) continue;
-    spec.element = DeviceElement::kFloat16;
-    BackwardSetup(spec).expect(kernel, out, name + " fp16");
-  }
 }
 
 // Rows that are made for cuDNN: dO as it is, O whose product with dO is delta.
 void check_sdpa_rows(Outcome& out) {
   constexpr int64_t kRows = 70, kDims = 24, kStride = 40;
   constexpr float kFactor = 0.5f;
-  for (const DeviceElement stored : {DeviceElement::kBFloat16, DeviceElement::kFloat16}) {
-    const auto value = [&](uint16_t bits) {
-      return stored == DeviceElement::kFloat16 ? half_value(bits) : bf16_value(bits);
-    };
-    MemoryLedger ledger;
-    const Stream stream;
-    std::vector<uint16_t> from;
-    std::vector<float> statistics;
-    for (int64_t i = 0; i < kRows * kStride; ++i)
-      from.push_back(uint16_t(0x3C00 + i * 37 % 1024 + (i % 3 == 0 ? 0x8000 : 0)));
-    for (int64_t row = 0; row < kRows; ++row) {
-      statistics.push_back(row == 4 ? -INFINITY : float(row));
-      statistics.push_back(row % 9 == 5 ? 0.0f : float(std::sin(double(row))));
-    }
-    std::fill_n(from.begin() + 5 * kStride, kDims, uint16_t{0});  // dO = 0: delta is 0
-    std::fill_n(from.begin() + 7 * kStride + 1, kDims - 1, uint16_t{0});
-    DeviceBuffer dense(ledger, "rows", 2 * kRows * kDims * 2), lse(ledger, "lse", kRows * 4);
-    DeviceBuffer from_buffer(ledger, "rows", int64_t(from.size()) * 2);
-    DeviceBuffer statistics_buffer(ledger, "rows", int64_t(statistics.size()) * 4);
-    const SdpaRowsTask task{.grad_out = from_buffer.upload(from),
-                            .statistics = statistics_buffer.upload(statistics),
-                            .grad_out_stride = kStride,
-                            .statistics_stride = 2,
-                            .into_grad_out = dense.data(),
-                            .into_o = dense.data() + kRows * kDims * 2,
-                            .into_lse = reinterpret_cast<float*>(lse.data()),
-                            .rows = kRows};
-    const Prepared work = prepare_sdpa_rows({&task, 1}, kDims, stored, kFactor, ledger);
-    work.launch(stream);
-    stream.synchronize();
-    const auto got = download<uint16_t>(dense.data(), 2 * kRows * kDims);
-    const auto got_lse = download<float>(lse.data(), kRows);
-    bool same = true;
-    double worst = 0;
-    for (int64_t row = 0; row < kRows; ++row) {
-      double sum = 0;
-      for (int64_t c = 0; c < kDims; ++c) {
-        const uint16_t bits = from[size_t(row * kStride + c)];
-        same = same && got[size_t(row * kDims + c)] == bits;
-        sum += double(value(bits)) * double(value(got[size_t((kRows + row) * kDims + c)]));
-      }
-      const double delta = double(statistics[size_t(2 * row + 1)]) * kFactor;
-      const double least = row == 7 ? 1.0 / 256 : 1.0 / 32768;  // one column, or two
-      worst = std::max(worst, std::abs(sum - delta) / (std::abs(delta) * least + 1e-12));
-      same = same && got_lse[size_t(row)] == (row == 4 ? INFINITY : float(row));
-    }
-    out.expect(same && worst <= 1, concat("rows for cuDNN stored ", int(stored), ": dO . O is ",
-                                          worst, " of its tolerance from delta"));
+  MemoryLedger ledger;
+  const Stream stream;
+  std::vector<uint16_t> from;
+  std::vector<float> statistics;
+  for (int64_t i = 0; i < kRows * kStride; ++i)
+    from.push_back(uint16_t(0x3C00 + i * 37 % 1024 + (i % 3 == 0 ? 0x8000 : 0)));
+  for (int64_t row = 0; row < kRows; ++row) {
+    statistics.push_back(row == 4 ? -INFINITY : float(row));
+    statistics.push_back(row % 9 == 5 ? 0.0f : float(std::sin(double(row))));
   }
+  std::fill_n(from.begin() + 5 * kStride, kDims, uint16_t{0});  // dO = 0: delta is 0
+  std::fill_n(from.begin() + 7 * kStride + 1, kDims - 1, uint16_t{0});
+  DeviceBuffer dense(ledger, "rows", 2 * kRows * kDims * 2), lse(ledger, "lse", kRows * 4);
+  DeviceBuffer from_buffer(ledger, "rows", int64_t(from.size()) * 2);
+  DeviceBuffer statistics_buffer(ledger, "rows", int64_t(statistics.size()) * 4);
+  const SdpaRowsTask task{.grad_out = from_buffer.upload(from),
+                          .statistics = statistics_buffer.upload(statistics),
+                          .grad_out_stride = kStride,
+                          .statistics_stride = 2,
+                          .into_grad_out = dense.data(),
+                          .into_o = dense.data() + kRows * kDims * 2,
+                          .into_lse = reinterpret_cast<float*>(lse.data()),
+                          .rows = kRows};
+  const Prepared work = prepare_sdpa_rows({&task, 1}, kDims, kFactor, ledger);
+  work.launch(stream);
+  stream.synchronize();
+  const auto got = download<uint16_t>(dense.data(), 2 * kRows * kDims);
+  const auto got_lse = download<float>(lse.data(), kRows);
+  bool same = true;
+  double worst = 0;
+  for (int64_t row = 0; row < kRows; ++row) {
+    double sum = 0;
+    for (int64_t c = 0; c < kDims; ++c) {
+      const uint16_t bits = from[size_t(row * kStride + c)];
+      same = same && got[size_t(row * kDims + c)] == bits;
+      sum += double(bf16_value(bits)) * double(bf16_value(got[size_t((kRows + row) * kDims + c)]));
+    }
+    const double delta = double(statistics[size_t(2 * row + 1)]) * kFactor;
+    const double least = row == 7 ? 1.0 / 256 : 1.0 / 32768;  // one column, or two
+    worst = std::max(worst, std::abs(sum - delta) / (std::abs(delta) * least + 1e-12));
+    same = same && got_lse[size_t(row)] == (row == 4 ? INFINITY : float(row));
+  }
+  out.expect(same && worst <= 1,
+             concat("rows for cuDNN: dO . O is ", worst, " of its tolerance from delta"));
 }
 
 }  // namespace

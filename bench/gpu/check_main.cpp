@@ -27,13 +27,6 @@ bool left_out(const std::string& why) {
   return !why.empty();
 }
 
-float half_value(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-  const float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -24)
-                                        : std::ldexp(float(mantissa + 1024), exponent - 25);
-  return bits >> 15 ? -magnitude : magnitude;
-}
-
 namespace {
 
 constexpr const char* kUsage =

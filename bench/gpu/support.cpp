@@ -206,7 +206,7 @@ void PackedTensors::fill(Tensor tensor, std::byte* into) {
                     .out = into + 2 * head * head_dim_,
                     .row_stride = heads_ * head_dim_});
   const Stream stream;
-  const Prepared generator = prepare_fill(rows, 1, head_dim_, DeviceElement::kBFloat16, ledger_);
+  const Prepared generator = prepare_fill(rows, 1, head_dim_, DType::kBFloat16, ledger_);
   generator.launch(stream);
   stream.synchronize();
 }
@@ -241,7 +241,7 @@ std::vector<BackwardGrid> PackedTensors::backward(int64_t w, int64_t r, bool cau
   const Stream stream;
   Prepared forward =
       make_cuda_kernel()->prepare(branch(w, r), {.head_dim = head_dim_, .causal = causal}, ledger_);
-  forward.then(prepare_delta({&delta, 1}, head_dim_, DeviceElement::kBFloat16, ledger_));
+  forward.then(prepare_delta({&delta, 1}, head_dim_, ledger_));
   forward.launch(stream);
   stream.fill(gradients_.data(), 0, gradients_.size());
   stream.synchronize();

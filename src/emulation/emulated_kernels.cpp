@@ -126,10 +126,6 @@ Prepared prepared(std::span<const T> tasks, MemoryLedger& ledger, F work) {
 DType type_of(int64_t element_bytes) {
   return element_bytes == 4 ? DType::kFloat32 : DType::kBFloat16;
 }
-DType type_of(DeviceElement stored) {
-  check(stored != DeviceElement::kFloat16, "the emulated device stores no rows of fp16");
-  return stored == DeviceElement::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
-}
 
 }  // namespace
 
@@ -193,17 +189,15 @@ Prepared prepare_add(std::span<const SumTask> tasks, int64_t head_dim, MemoryLed
   });
 }
 
-Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, DeviceElement stored,
-                       MemoryLedger& ledger) {
-  const AttendOptions options{.head_dim = head_dim, .dtype = type_of(stored)};
+Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
+  const AttendOptions options{.head_dim = head_dim, .dtype = DType::kBFloat16};
   return prepared(tasks, ledger, [=](const DeltaTask& task) {
     make_reference_kernel()->delta({&task, 1}, options, 1);
   });
 }
 
-Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, DeviceElement stored,
-                       float factor, MemoryLedger& ledger) {
-  type_of(stored);
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, float factor,
+                       MemoryLedger& ledger) {
   return prepared(tasks, ledger, [=](const WidenTask& t) {
     for (int64_t row = 0; row < t.rows; ++row) {
       float& lse = t.into.lse[row * t.into.lse_stride];
@@ -216,9 +210,8 @@ Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, Devic
   });
 }
 
-Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim,
-                           DeviceElement stored, float factor, MemoryLedger& ledger) {
-  type_of(stored);
+Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim, float factor,
+                           MemoryLedger& ledger) {
   return prepared(tasks, ledger, [=](const SdpaRowsTask& t) {
     const float inf = std::numeric_limits<float>::infinity();
     for (int64_t row = 0; row < t.rows; ++row) {
@@ -241,9 +234,8 @@ Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim
   });
 }
 
-Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim,
-                             DeviceElement stored, float factor, MemoryLedger& ledger) {
-  type_of(stored);
+Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim, float factor,
+                             MemoryLedger& ledger) {
   return prepared(tasks, ledger, [=](const PackTask& t) {
     for (int64_t row = 0; row < t.rows; ++row)
       for (int64_t c = 0; c < head_dim; ++c)
@@ -253,8 +245,8 @@ Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim,
 }
 
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                      DeviceElement stored, MemoryLedger& ledger) {
-  const RowFormat format{.seed = seed, .head_dim = head_dim, .dtype = type_of(stored)};
+                      DType stored, MemoryLedger& ledger) {
+  const RowFormat format{.seed = seed, .head_dim = head_dim, .dtype = stored};
   return prepared(tasks, ledger, [format](const FillRows& task) {
     make_cpu_row_worker()->fill({&task, 1}, format, 1);
   });

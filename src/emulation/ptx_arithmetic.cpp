@@ -33,7 +33,6 @@ void by_type(PtxType type, F f) {
   if (type == PtxType{'s', 4}) return call(int32_t{});
   if (type == PtxType{'u', 8}) return call(uint64_t{});
   if (type == PtxType{'s', 8}) return call(int64_t{});
-  if (type == PtxType{'f', 2}) return call(_Float16{});
   if (type == PtxType{'f', 4}) return call(float{});
   if (type == PtxType{'f', 8}) return call(double{});
   throw Error("a type that is not done here");
@@ -199,31 +198,22 @@ void fused(Block&, Warp& w, In in, uint32_t m) {
   std::fesetround(before);
 }
 
-// fp16 is made of, and becomes, fp32 alone; nothing is rounded to an integer.
-template <class T>
-constexpr bool kHalf = std::is_same_v<T, _Float16>;
+// Nothing is rounded to an integer.
 template <class To, class From>
-concept MadeOf = (kHalf<To> && std::same_as<From, float>) ||
-                 (kHalf<From> && std::same_as<To, float>) ||
-                 (!kHalf<To> && !kHalf<From> && (std::integral<From> || !std::integral<To>));
+concept MadeOf = std::integral<From> || !std::integral<To>;
 void convert(Block&, Warp& w, In in, uint32_t m) {
   by_type(in.from, [&]<class From>(From) {
-    by_type(in.type, [&]<MadeOf<From> To>(To) {
-      apply<To, From>(w, in, m, [](From x) {
-        if constexpr (kHalf<To>) return bits<To>(to_fp16(x));
-        return To(x);
-      });
-    });
+    by_type(in.type,
+            [&]<MadeOf<From> To>(To) { apply<To, From>(w, in, m, [](From x) { return To(x); }); });
   });
 }
 float saturated(float x) { return std::isnan(x) ? 0.0f : std::clamp(x, 0.0f, 1.0f); }
 
 // The second operand is the low half.
-template <uint16_t (*kRound)(float)>
 void convert_pair(Block&, Warp& w, In in, uint32_t m) {
   for_lanes(m, [&](int l) {
-    w.words(in.operands[0].row)[l] = uint32_t{kRound(w.real(in.operands[1].row, l))} << 16 |
-                                     kRound(w.real(in.operands[2].row, l));
+    w.words(in.operands[0].row)[l] = uint32_t{to_bf16(w.real(in.operands[1].row, l))} << 16 |
+                                     to_bf16(w.real(in.operands[2].row, l));
   });
 }
 
@@ -353,8 +343,7 @@ constexpr Rule kArithmeticRules[] = {
     {"cvt", convert},
     {"cvt.rzi.s64.f32", truncate},
     {"cvt.sat.f32.f32", of_float<saturated>},
-    {"cvt.rn.bf16x2", convert_pair<to_bf16>},
-    {"cvt.rn.f16x2", convert_pair<to_fp16>},
+    {"cvt.rn.bf16x2", convert_pair},
     {"bfi.b32", insert_bits},
     {"ex2.approx.ftz.f32", of_float<exponential>},
     {"shfl.sync", shuffle, kWholeWarp},

@@ -31,9 +31,7 @@ To bits(From from) {
   return to;
 }
 
-inline float from_fp16(uint16_t x) { return float(bits<_Float16>(x)); }
 inline uint16_t to_bf16(float x) { return std::isnan(x) ? 0x7FFF : bf16_bits(x); }
-inline uint16_t to_fp16(float x) { return std::isnan(x) ? 0x7FFF : bits<uint16_t>(_Float16(x)); }
 
 template <class F>
 void for_lanes(uint32_t mask, F f) {

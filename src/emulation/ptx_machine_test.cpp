@@ -124,7 +124,6 @@ TEST(PtxMachineTest, Numbers) {
   };
   EXPECT_EQ(pair("bf16x2", 1.0f, -2.0f), 0xC0003F80u);
   EXPECT_EQ(pair("bf16x2", 1.00390625f, 1.01171875f), 0x3F823F80u);
-  EXPECT_EQ(pair("f16x2", 1.0f, -2.0f), 0xC0003C00u);
 }
 
 TEST(PtxMachineTest, LanesThatBranchApartMeetAgain) {

@@ -20,31 +20,27 @@ struct Tile {
   }
 };
 
-float half_value(uint32_t x, bool bf16) {
-  return bf16 ? bf16_value(uint16_t(x)) : from_fp16(uint16_t(x));
-}
-
-// A row of 16-bit numbers that lies in one piece before the swizzle, 16 bytes at a time.
-void read_row(SharedMemory& shared, uint64_t at, std::span<float> row, bool bf16, int warp) {
+// A row of bf16 that lies in one piece before the swizzle, 16 bytes at a time.
+void read_row(SharedMemory& shared, uint64_t at, std::span<float> row, int warp) {
   check(at % 16 == 0, "a row of a matrix at ", at);
   for (size_t i = 0; i < row.size(); i += 8) {
     std::array<uint16_t, 8> piece{};
     std::memcpy(piece.data(), shared.read(swizzled(at + i * 2), 16, warp), 16);
     for (size_t k = 0; k < std::min<size_t>(8, row.size() - i); ++k)
-      row[i + k] = half_value(piece[k], bf16);
+      row[i + k] = bf16_value(piece[k]);
   }
 }
 
 // PTX ISA, mma.m16n8k16 and wgmma: A is 16 x 16, a lane has 4 words of two columns each.
 using MatrixA = std::array<float, size_t(16) * 16>;
-MatrixA fragments_of_a(Warp& w, const PtxOperand& operand, bool bf16) {
+MatrixA fragments_of_a(Warp& w, const PtxOperand& operand) {
   MatrixA a{};
   for (int l = 0; l < kLanes; ++l)
     for (int i = 0; i < 4; ++i)
       for (int half = 0; half < 2; ++half) {
         const int row = l / 4 + (i & 1) * 8, col = l % 4 * 2 + half + (i >> 1) * 8;
         a[size_t(row * 16 + col)] =
-            half_value(w.words(operand.parts.at(size_t(i)).row)[l] >> (16 * half), bf16);
+            bf16_value(uint16_t(w.words(operand.parts.at(size_t(i)).row)[l] >> (16 * half)));
       }
   return a;
 }
@@ -81,19 +77,18 @@ struct GroupProduct {
 // PTX ISA, wgmma.m64nNk16: warp i of a warpgroup has rows 16 i to 16 i + 15.
 void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
                     SharedMemory& shared) {
-  const bool bf16 = in.has("bf16");
   const int n = std::atoi(in.words[4].c_str() + 4);
   const auto& o = in.operands;
   const Tile b(p.b);
   MatrixA a{};
   if (p.from_registers) {
-    a = fragments_of_a(w, o[1], bf16);
+    a = fragments_of_a(w, o[1]);
   } else {
     const Tile t(p.a);
     for (uint64_t row = 0; row < 16; ++row) {
       const uint64_t r = uint64_t(w.index % 4) * 16 + row;
       read_row(shared, t.start + r / 8 * t.stride + r % 8 * 128, std::span(a).subspan(row * 16, 16),
-               bf16, w.index);
+               w.index);
     }
   }
   check(n >= 8 && n <= 256, "a product of ", n, " columns");
@@ -102,11 +97,11 @@ void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
     for (uint64_t k = 0; k < 16; ++k)
       for (uint64_t col = 0; col < uint64_t(n); col += 64)
         read_row(shared, b.start + k / 8 * b.stride + k % 8 * 128 + col / 64 * b.leading,
-                 std::span(right).subspan(k * uint64_t(n) + col, 64), bf16, w.index);
+                 std::span(right).subspan(k * uint64_t(n) + col, 64), w.index);
   } else {
     std::array<float, 16> column{};
     for (size_t col = 0; col < size_t(n); ++col) {
-      read_row(shared, b.start + col / 8 * b.stride + col % 8 * 128, column, bf16, w.index);
+      read_row(shared, b.start + col / 8 * b.stride + col % 8 * 128, column, w.index);
       for (size_t k = 0; k < 16; ++k) right[k * size_t(n) + col] = column[k];
     }
   }
@@ -118,14 +113,13 @@ void group_multiply(Warp& w, const PtxInstruction& in, const GroupProduct& p,
 
 // PTX ISA, mma.m16n8k16: rows of A and C are groups of four lanes.
 void multiply(Warp& w, const PtxInstruction& in) {
-  const bool bf16 = in.has("bf16");
-  const MatrixA a = fragments_of_a(w, in.operands[1], bf16);
+  const MatrixA a = fragments_of_a(w, in.operands[1]);
   std::array<float, size_t(16) * 8> b{};
   for (int l = 0; l < kLanes; ++l)
     for (int half = 0; half < 2; ++half)
       for (int i = 0; i < 2; ++i)
         b[size_t((l % 4 * 2 + half + i * 8) * 8 + l / 4)] =
-            half_value(w.words(in.operands[2].parts.at(size_t(i)).row)[l] >> (16 * half), bf16);
+            bf16_value(uint16_t(w.words(in.operands[2].parts.at(size_t(i)).row)[l] >> (16 * half)));
   accumulate(w, a, b, in, in.operands.at(3), true);
 }
 

@@ -34,8 +34,7 @@ void prepare_rows(const BoundProgram& bound, OpId id, std::byte* scratch, Prepar
   if (!b.merges.empty())
     work.then(prepare_merge(b.merges, bound.merge_rule(), p.head_dim, ledger, p.output_dtype));
   if (!b.sums.empty()) work.then(prepare_add(b.sums, p.head_dim, ledger));
-  if (!b.deltas.empty())
-    work.then(prepare_delta(b.deltas, p.head_dim, DeviceElement::kBFloat16, ledger));
+  if (!b.deltas.empty()) work.then(prepare_delta(b.deltas, p.head_dim, ledger));
   const auto fill = [&](std::span<const std::span<float>> parts, float value) {
     for (const std::span<float> part : parts)
       work.then([=](const Stream& stream) {
@@ -209,8 +208,8 @@ void DeviceExecutor::generate_inputs() {
   const AttentionProblem& p = sharded().problem;
   for (const TensorKind kind : made_inputs(*bound_)) {
     MemoryLedger lists;  // freed before anything is measured
-    const Prepared fill = prepare_fill(shard_rows(*bound_, kind), p.seed, p.head_dim,
-                                       DeviceElement::kBFloat16, lists);
+    const Prepared fill =
+        prepare_fill(shard_rows(*bound_, kind), p.seed, p.head_dim, DType::kBFloat16, lists);
     fill.launch(compute_);
     compute_.synchronize();
   }

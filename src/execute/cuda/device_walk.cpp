@@ -162,8 +162,7 @@ Prepared DeviceExecutor::prepare_virtual_message(OpId id) {
     return work;
   }
   const ReceivedRows received = received_rows(*bound_, size_t(id));
-  Prepared work =
-      prepare_fill(received.rows, p.seed, p.head_dim, DeviceElement::kBFloat16, ledger_);
+  Prepared work = prepare_fill(received.rows, p.seed, p.head_dim, DType::kBFloat16, ledger_);
   if (!received.own_from.empty())  // a rank's part for itself of an all-to-all
     work.then([from = received.own_from, into = received.own_into](const Stream& stream) {
       stream.copy(into.data(), from.data(), int64_t(from.size()));

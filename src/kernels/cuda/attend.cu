@@ -5,15 +5,10 @@
 namespace longnet {
 namespace {
 
-template <class Shape, class Element = __nv_bfloat16>
-constexpr CompiledShape<TileInputs> shape(std::string_view name) {
-  return compiled_shape<Shape, Element>(name, attend_kernel<Shape, Element>);
-}
-
 constexpr CompiledShape<TileInputs> kShapes[] = {
-    shape<Shape64>("128x64q-2"),         shape<Shape128>("128x64-2"),
-    shape<Shape256>("64x32-1"),          shape<Shape64, __half>("128x64q-2"),
-    shape<Shape128, __half>("128x64-2"), shape<Shape256, __half>("64x32-1"),
+    compiled_shape<Shape64>("128x64q-2", attend_kernel<Shape64>),
+    compiled_shape<Shape128>("128x64-2", attend_kernel<Shape128>),
+    compiled_shape<Shape256>("64x32-1", attend_kernel<Shape256>),
 };
 
 }  // namespace

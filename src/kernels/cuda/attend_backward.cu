@@ -5,18 +5,13 @@
 namespace longnet {
 namespace {
 
-template <class Shape, class Element = __nv_bfloat16>
+template <class Shape>
 constexpr CompiledBackward shape() {
-  return {compiled_shape<Shape, Element>("", backward_kernel<false, Shape, Element>),
-          compiled_shape<Shape, Element>("", backward_kernel<true, Shape, Element>)};
+  return {compiled_shape<Shape>("", backward_kernel<false, Shape>),
+          compiled_shape<Shape>("", backward_kernel<true, Shape>)};
 }
 
-constexpr CompiledBackward kShapes[] = {
-    shape<Backward64>(),
-    shape<Backward128>(),
-    shape<Backward64, __half>(),
-    shape<Backward128, __half>(),
-};
+constexpr CompiledBackward kShapes[] = {shape<Backward64>(), shape<Backward128>()};
 
 }  // namespace
 

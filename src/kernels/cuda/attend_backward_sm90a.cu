@@ -5,18 +5,16 @@
 namespace longnet {
 namespace {
 
-template <class Queries, class Keys, class Element = __nv_bfloat16>
+template <class Queries, class Keys>
 constexpr CompiledBackward shapes() {
   static_assert(Queries::kRows == Keys::kRows && Queries::kDim == Keys::kDim);
-  return {compiled_shape<Queries, Element>("", backward_group_kernel<false, Queries, Element>),
-          compiled_shape<Keys, Element>("", backward_group_kernel<true, Keys, Element>)};
+  return {compiled_shape<Queries>("", backward_group_kernel<false, Queries>),
+          compiled_shape<Keys>("", backward_group_kernel<true, Keys>)};
 }
 
 constexpr CompiledBackward kShapes[] = {
     shapes<BackwardGroup64, BackwardGroup64Keys>(),
     shapes<BackwardGroup128, BackwardGroup128Keys>(),
-    shapes<BackwardGroup64, BackwardGroup64Keys, __half>(),
-    shapes<BackwardGroup128, BackwardGroup128Keys, __half>(),
 };
 
 }  // namespace

@@ -60,9 +60,9 @@ class KeyRows {
 };
 
 // Query rows of one warp, and its work on each key tile.
-template <class Shape, class Element>
-class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Element> {
-  using Rows = SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Element>;
+template <class Shape>
+class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys> {
+  using Rows = SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys>;
   using Rows::first_row_;
 
  public:
@@ -87,17 +87,17 @@ class WarpTile : public SoftmaxRows<Shape::kM, Shape::kDim, Shape::kKeys, Elemen
   __device__ __forceinline__ void step(const TileInputs& in, const TileRef& tile, int stage,
                                        int key, int run) {
     Scores s;
-    multiply_rows<Shape, Element>(s, shared_ + uint32_t(Shape::k_offset(stage)),
-                                  [&](int k) -> const Fragment(&)[kM] {
-                                    if constexpr (!Shape::kQInRegisters)
-                                      load_operand<Shape>(q_[k], shared_, first_row_, k);
-                                    return q_[k];
-                                  });
+    multiply_rows<Shape>(s, shared_ + uint32_t(Shape::k_offset(stage)),
+                         [&](int k) -> const Fragment(&)[kM] {
+                           if constexpr (!Shape::kQInRegisters)
+                             load_operand<Shape>(q_[k], shared_, first_row_, k);
+                           return q_[k];
+                         });
     if (key + kKeys > tile.unmasked) mask(s, in, tile, key, run);
     Factors shrink;
     this->softmax(s, in.scale_log2, shrink);
     this->rescale(shrink);
-    add_weighted_rows<Shape, Element>(o, s, shared_ + uint32_t(Shape::v_offset(stage)));
+    add_weighted_rows<Shape>(o, s, shared_ + uint32_t(Shape::v_offset(stage)));
   }
 
  private:
@@ -140,7 +140,7 @@ __device__ __forceinline__ void load_queries(uint32_t shared, const TileInputs& 
   }
 }
 
-template <class Shape, class Element>
+template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     attend_kernel(const __grid_constant__ TileInputs in) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   const TileTask& task = in.tasks[tile.task];
   KeyRows<Shape> keys(task);
   int here = task.first_run;  // a run at or before the keys of this tile
-  WarpTile<Shape, Element> rows;
+  WarpTile<Shape> rows;
   rows.begin(shared, int(threadIdx.x >> 5) * 16 * Shape::kM);
   if (tile.keys > 0) {
     load_queries<Shape>(shared, in, tile);

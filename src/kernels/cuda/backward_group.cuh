@@ -11,7 +11,7 @@
 namespace longnet {
 
 // The rows of a consumer warpgroup, of which each of its four warps has 16.
-template <bool kRowsAreKeys, class Shape, class Element>
+template <bool kRowsAreKeys, class Shape>
 class BackwardGroup : public BackwardTileRows<kRowsAreKeys, Shape> {
   using Base = BackwardTileRows<kRowsAreKeys, Shape>;
   static constexpr int kColumns = Shape::kColumns;
@@ -71,7 +71,7 @@ class BackwardGroup : public BackwardTileRows<kRowsAreKeys, Shape> {
 #pragma unroll
     for (int k = 0; k < Shape::kDim / 16; ++k) {
       const int dims = k % 4 * 32;  // bytes within a row
-      wgmma_multiply<Element>(
+      wgmma_multiply(
           c[0], matrix_descriptor(rows + uint32_t(k / 4 * Shape::kRows * 128 + dims) / 16),
           matrix_descriptor(columns + uint32_t(k / 4 * kColumns * 128 + dims) / 16), k > 0);
     }
@@ -83,7 +83,7 @@ class BackwardGroup : public BackwardTileRows<kRowsAreKeys, Shape> {
                                                     uint32_t columns) {
 #pragma unroll
     for (int k = 0; k < kColumns / 16; ++k) {
-      pack_operand<Element>(operands[k], weights, k);
+      pack_operand(operands[k], weights, k);
       asm volatile(""
                    : "+r"(operands[k][0][0]), "+r"(operands[k][0][1]), "+r"(operands[k][0][2]),
                      "+r"(operands[k][0][3]));  // packed before the fence
@@ -91,8 +91,7 @@ class BackwardGroup : public BackwardTileRows<kRowsAreKeys, Shape> {
     wgmma_fence(sums[0]);
 #pragma unroll
     for (int k = 0; k < kColumns / 16; ++k)
-      wgmma_multiply_add<Element>(sums[0], operands[k][0],
-                                  matrix_descriptor(columns + uint32_t(k * 128)));
+      wgmma_multiply_add(sums[0], operands[k][0], matrix_descriptor(columns + uint32_t(k * 128)));
     wgmma_commit();
   }
   // As in GroupRows::exponentials; P is not negative, which ptxas knows of numbers, not of bits.
@@ -182,7 +181,7 @@ class TileLoader {
 };
 
 // A warpgroup that multiplies.
-template <bool kRowsAreKeys, class Shape, class Element>
+template <bool kRowsAreKeys, class Shape>
 __device__ __forceinline__ void sum_tiles(const BlockMemory<Shape>& memory,
                                           const BackwardInputs& in) {
   RingPlace<Shape::kStages> place;
@@ -197,7 +196,7 @@ __device__ __forceinline__ void sum_tiles(const BlockMemory<Shape>& memory,
   for (int i = in.block_begin[blockIdx.x]; i < in.block_begin[blockIdx.x + 1]; ++i) {
     const BackwardTile tile = in.tiles[i];
     ColumnTiles<kRowsAreKeys, Shape::kRows, Shape::kColumns> columns(in, tile);
-    BackwardGroup<kRowsAreKeys, Shape, Element> rows(memory.shared, tile.row);
+    BackwardGroup<kRowsAreKeys, Shape> rows(memory.shared, tile.row);
     if constexpr (!kRowsAreKeys) rows.load_statistics(in.tasks[tile.owner]);
     memory.wait(Shape::kRowsFull, rows_parity);
     rows_parity ^= 1;
@@ -218,7 +217,7 @@ __device__ __forceinline__ void sum_tiles(const BlockMemory<Shape>& memory,
 }
 
 // A block stays on its multiprocessor and does a list of tiles.
-template <bool kRowsAreKeys, class Shape, class Element>
+template <bool kRowsAreKeys, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     backward_group_kernel(const __grid_constant__ BackwardInputs in) {
   using Loader = TileLoader<kRowsAreKeys, Shape>;
@@ -244,7 +243,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     Loader(memory, int(threadIdx.x) - Shape::kConsumers).run(in);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kConsumerRegisters));
-    sum_tiles<kRowsAreKeys, Shape, Element>(memory, in);
+    sum_tiles<kRowsAreKeys, Shape>(memory, in);
   }
 }
 

@@ -22,7 +22,7 @@ __device__ __forceinline__ void load_pair(uint32_t into, const RowPair& from, in
 }
 
 // The 16 kM rows of one warp.
-template <bool kRowsAreKeys, class Shape, class Element>
+template <bool kRowsAreKeys, class Shape>
 class BackwardWarp : public BackwardTileRows<kRowsAreKeys, Shape> {
   using Base = BackwardTileRows<kRowsAreKeys, Shape>;
 
@@ -38,24 +38,24 @@ class BackwardWarp : public BackwardTileRows<kRowsAreKeys, Shape> {
     multiply(p, 0, a);
     if (!tile.all_visible()) this->mask(p, in, tile);
     this->weights(p, in.scale_log2, stage);
-    if constexpr (kRowsAreKeys) add_weighted_rows<Shape, Element>(this->second_, p, b);
+    if constexpr (kRowsAreKeys) add_weighted_rows<Shape>(this->second_, p, b);
     multiply(d, Shape::kRowBytes, b);
     this->differences(d, p, in.output_scale, stage);
-    add_weighted_rows<Shape, Element>(this->first_, d, a);
+    add_weighted_rows<Shape>(this->first_, d, a);
   }
 
  private:
   __device__ __forceinline__ void multiply(typename Base::Products& c, int rows_offset,
                                            uint32_t columns) const {
     Fragment a[Shape::kM];
-    multiply_rows<Shape, Element>(c, columns, [&](int k) -> const Fragment(&)[Shape::kM] {
+    multiply_rows<Shape>(c, columns, [&](int k) -> const Fragment(&)[Shape::kM] {
       load_operand<Shape>(a, this->shared_ + uint32_t(rows_offset), Base::first_row(), k);
       return a;
     });
   }
 };
 
-template <bool kRowsAreKeys, class Shape, class Element>
+template <bool kRowsAreKeys, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
     backward_kernel(const __grid_constant__ BackwardInputs in) {
   using Tiles = ColumnTiles<kRowsAreKeys, Shape::kRows, Shape::kColumns>;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerSm)
   Tiles here(in, tile);
   bool more = here.next(in);
   if (!more) return;
-  BackwardWarp<kRowsAreKeys, Shape, Element> rows(shared, tile.row);
+  BackwardWarp<kRowsAreKeys, Shape> rows(shared, tile.row);
   load_pair<Shape, Shape::kRows>(shared, block.pair, tile.row, block.end, in.head_dim);
 
   // Statistics of column `thread` come by a register.

@@ -1,10 +1,7 @@
 // The tile shapes that kernels `cuda` and `cuda_sm90a` are compiled for.
 #pragma once
-#include <cuda_fp16.h>
-
 #include <span>
 #include <string_view>
-#include <type_traits>
 
 #include "kernels/cuda/backward_layout.h"
 #include "kernels/cuda/device_kernel.h"
@@ -16,21 +13,17 @@ namespace longnet {
 template <class Inputs>
 struct CompiledShape {
   std::string_view name;
-  DeviceElement element;
   void (*kernel)(Inputs);     // a __global__ function
   int head_dim;               // the largest that fits
   int rows, keys;             // per tile
   int threads, shared_bytes;  // per block
   bool causal;                // preferred under a causal mask
 };
-template <class Shape, class Element, class Inputs>
+template <class Shape, class Inputs>
 constexpr CompiledShape<Inputs> compiled_shape(std::string_view name, void (*kernel)(Inputs),
                                                bool causal = false) {
-  const auto element =
-      std::is_same_v<Element, __half> ? DeviceElement::kFloat16 : DeviceElement::kBFloat16;
-  return {name,         element,      kernel,          Shape::kDim,
-          Shape::kRows, Shape::kKeys, Shape::kThreads, Shape::kSharedBytes,
-          causal};
+  return {name,         kernel,          Shape::kDim,         Shape::kRows,
+          Shape::kKeys, Shape::kThreads, Shape::kSharedBytes, causal};
 }
 // The shapes of a kernel: those that it takes by itself first, ascending head_dim. They are called
 // rows x keys, "q" (Q fragments stay in registers), blocks per SM ...

@@ -74,7 +74,6 @@ SdpaShape backward_of(SdpaShape shape, bool any_order) {
 }
 
 TEST_F(CudnnSupportTest, EveryDilatedViewHasAnEngineForItsBackwardPass) {
-  int shapes = 0;  // takes elements and orders in turn: all four pairs for every device, d and mask
   for (const char* device : {"h200", "a100"}) {
     const std::string json = description(device);
     for (const auto& [heads, d] : {std::pair<int64_t, int64_t>{12, 64}, {16, 128}, {4, 8}, {4, 24}})
@@ -82,12 +81,10 @@ TEST_F(CudnnSupportTest, EveryDilatedViewHasAnEngineForItsBackwardPass) {
         for (const auto& [w, r] :
              {std::pair<int64_t, int64_t>{2048, 1}, {8192, 4}, {int64_t{1} << 20, 512}, {211, 7}})
           for (const bool any_order : {false, true}) {
-            SdpaShape shape = backward_of(dilated(w, r, heads, d, mask), any_order);
-            shape.element =
-                shapes++ / 2 % 2 == any_order ? DeviceElement::kBFloat16 : DeviceElement::kFloat16;
+            const SdpaShape shape = backward_of(dilated(w, r, heads, d, mask), any_order);
             EXPECT_GT(cudnn_configurations(shape, json), 0)
                 << device << " w " << w << " r " << r << " d " << d << " mask " << int(mask)
-                << " any order " << any_order << " element " << int(shape.element);
+                << " any order " << any_order;
           }
   }
 }
@@ -112,12 +109,11 @@ struct Branch {
   }
 };
 
-void expect_engines(const std::vector<StridedView>& views, int64_t d, DeviceElement element,
-                    const std::string& what) {
+void expect_engines(const std::vector<StridedView>& views, int64_t d, const std::string& what) {
   std::vector<SdpaShape> shapes;
   for (const StridedView& view : views) {
-    shapes.push_back(sdpa_shape(view, d, element));
-    shapes.push_back(sdpa_backward_shape(view, d, element));
+    shapes.push_back(sdpa_shape(view, d));
+    shapes.push_back(sdpa_backward_shape(view, d));
   }
   for (const char* device : {"h200", "a100"})
     for (const SdpaShape& shape : shapes) {
@@ -143,17 +139,16 @@ TEST_F(CudnnSupportTest, WhatTheKernelMakesOfTasks) {
        {packed(12, 12, 64), packed(12, 4, 64), packed(8, 1, 128), packed(12, 12, 64, true)})
     for (const auto& [w, r] : branches)
       for (const ViewMask mask : kMasks)
-        expect_engines(Branch(p, 4, w, r, mask).views, p.head_dim, DeviceElement::kBFloat16,
+        expect_engines(Branch(p, 4, w, r, mask).views, p.head_dim,
                        concat("H ", p.heads, "/", p.kv_heads, " d ", p.head_dim, " w ", w, " r ", r,
                               " mask ", int(mask), p.compact_results ? " compact" : ""));
 }
 
-TEST_F(CudnnSupportTest, EveryHeadDimAndElement) {
+TEST_F(CudnnSupportTest, EveryHeadDim) {
   for (const int64_t d : {8, 24, 48, 64, 80, 96, 128})
-    for (const DeviceElement element : {DeviceElement::kBFloat16, DeviceElement::kFloat16})
-      for (const ViewMask mask : kMasks)
-        expect_engines(Branch(packed(4, 4, d), 2, 1024, 4, mask).views, d, element,
-                       concat("d ", d, " element ", int(element), " mask ", int(mask)));
+    for (const ViewMask mask : kMasks)
+      expect_engines(Branch(packed(4, 4, d), 2, 1024, 4, mask).views, d,
+                     concat("d ", d, " mask ", int(mask)));
 }
 
 TEST_F(CudnnSupportTest, QueriesAndKeysMayDifferInNumber) {
@@ -165,9 +160,9 @@ TEST_F(CudnnSupportTest, QueriesAndKeysMayDifferInNumber) {
       views[0].grid.task.q.rows = rows;
       views[0].kv.rows = keys;
       const std::string what = concat(rows, " rows, ", keys, " keys, mask ", int(mask));
-      expect_engines(views, 64, DeviceElement::kBFloat16, what);
+      expect_engines(views, 64, what);
       views[0].grid.count = {1, 1, 1, 1};
-      expect_engines(views, 64, DeviceElement::kBFloat16, what + ", one task");
+      expect_engines(views, 64, what + ", one task");
     }
 }
 

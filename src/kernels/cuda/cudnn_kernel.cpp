@@ -82,7 +82,7 @@ Prepared prepare_round(const std::vector<StridedView>& views, bool first,
       partial.o += target.size() * n * d;
       partial.lse += target.size() * n;
     }
-    const SdpaPlan& plan = sdpa_plan(sdpa_shape(view, d, options.element));
+    const SdpaPlan& plan = sdpa_plan(sdpa_shape(view, d));
     calls.push_back({&plan,
                      {.q = target.task.q.q,
                       .k = view.kv.k,
@@ -99,7 +99,7 @@ Prepared prepare_round(const std::vector<StridedView>& views, bool first,
   work.then([calls, scratch = work.workspace(scratch_bytes, ledger)](const Stream& stream) {
     for (const auto& [plan, at] : calls) plan->launch(at, scratch, stream);
   });
-  Prepared widen = prepare_widen(widens, d, options.element, options.output_scale, ledger);
+  Prepared widen = prepare_widen(widens, d, options.output_scale, ledger);
   if (options.keep_16_bits) return work;
   work.then(std::move(widen));
   if (!merges.empty()) work.then(prepare_merge(merges, MergeRule::kLse, d, ledger));
@@ -157,7 +157,7 @@ std::vector<BackwardLaunch> backward_launches(std::span<const BackwardGrid> grid
             options.any_order ? view.grid.size()
                               : std::max<int64_t>(1, kMostScoreBytes / (queries * keys * kElement));
         for (const StridedView& part : parts_of(view, most)) {
-          SdpaShape shape = sdpa_backward_shape(part, options.head_dim, options.element);
+          SdpaShape shape = sdpa_backward_shape(part, options.head_dim);
           shape.any_order = options.any_order;
           launches.push_back({&grid, part, &sdpa_plan(shape)});
         }
@@ -209,9 +209,9 @@ BackwardSteps prepare_backward_launch(const BackwardLaunch& launch, BackwardScra
   }
   // S and dP are of dO itself: its factor f is taken out of dS = P (f dO V^T - delta) and of dV.
   const float factor = options.output_scale;
-  BackwardSteps steps{.rows = prepare_sdpa_rows(rows, d, options.element, 1 / factor, ledger),
+  BackwardSteps steps{.rows = prepare_sdpa_rows(rows, d, 1 / factor, ledger),
                       .launch = {},
-                      .sums = prepare_add_widened(sums, d, options.element, factor, ledger)};
+                      .sums = prepare_add_widened(sums, d, factor, ledger)};
   const SdpaPointers at{.q = view.grid.task.q.q,
                         .k = view.kv.k,
                         .v = view.kv.v,

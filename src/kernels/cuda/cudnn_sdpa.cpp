@@ -12,18 +12,17 @@ Dims with_lanes(const std::array<int64_t, 3>& strides) {
 Dims swapped(const Dims& d) { return {d[0], d[1], d[3], d[2]}; }
 
 class SdpaGraph {
+  static constexpr cudnnDataType_t kStored = CUDNN_DATA_BFLOAT16;
+
  public:
-  SdpaGraph(const SdpaShape& s, int64_t lse_alignment)
-      : s_(s),
-        type_(s.element == DeviceElement::kFloat16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16),
-        lse_alignment_(lse_alignment) {}
+  SdpaGraph(const SdpaShape& s, int64_t lse_alignment) : s_(s), lse_alignment_(lse_alignment) {}
 
   void forward() {
     Ref x = scaled_scores();
     if (s_.mask != ViewMask::kNone) x = hide(x);
-    Ref v = g_.tensor(kV, type_, keys_, with_lanes(s_.k));
+    Ref v = g_.tensor(kV, kStored, keys_, with_lanes(s_.k));
     Ref max = per_row(), sum = per_row(), log = per_row();
-    Ref shifted = scores(), e = scores(), p = scores(type_);
+    Ref shifted = scores(), e = scores(), p = scores(kStored);
     g_.reduce(CUDNN_REDUCE_TENSOR_MAX, x, max);
     g_.pointwise({.mode = CUDNN_POINTWISE_SUB, .x = x, .b = max, .y = shifted});
     g_.pointwise({.mode = CUDNN_POINTWISE_EXP, .x = shifted, .y = e});
@@ -31,11 +30,11 @@ class SdpaGraph {
     g_.pointwise({.mode = CUDNN_POINTWISE_LOG, .x = sum, .y = log});
     g_.pointwise({.mode = CUDNN_POINTWISE_ADD, .x = max, .b = log, .y = lse()});
     g_.pointwise({.mode = CUDNN_POINTWISE_DIV, .x = e, .b = sum, .y = p});
-    g_.matmul(p, v, g_.tensor(kO, type_, rows_, with_lanes(s_.o)));
+    g_.matmul(p, v, g_.tensor(kO, kStored, rows_, with_lanes(s_.o)));
   }
 
   void backward() {
-    Ref grad_out = g_.tensor(kGradOut, type_, rows_, with_lanes(s_.o));
+    Ref grad_out = g_.tensor(kGradOut, kStored, rows_, with_lanes(s_.o));
     Ref delta = sum_of_products(grad_out);
     Ref scaled = scaled_scores(), x = scores(), p = scores();
     g_.pointwise({.mode = CUDNN_POINTWISE_SUB, .x = scaled, .b = lse(), .y = x});
@@ -43,7 +42,7 @@ class SdpaGraph {
     g_.pointwise({.mode = CUDNN_POINTWISE_EXP, .x = x, .y = p});
     g_.matmul(transposed(p), grad_out, gradient(kGradV, keys_));
 
-    Ref v = g_.tensor(kV, type_, swapped(keys_), swapped(with_lanes(s_.k)));
+    Ref v = g_.tensor(kV, kStored, swapped(keys_), swapped(with_lanes(s_.k)));
     Ref grad_p = scores(), off = scores(), product = scores(), grad_s = scores();
     g_.matmul(grad_out, v, grad_p);
     g_.pointwise({.mode = CUDNN_POINTWISE_SUB, .x = grad_p, .b = delta, .y = off});
@@ -51,7 +50,7 @@ class SdpaGraph {
     g_.pointwise({.mode = CUDNN_POINTWISE_MUL, .x = product, .b = scale_, .y = grad_s});
     g_.matmul(transposed(grad_s), q_, gradient(kGradK, keys_));
 
-    Ref k = g_.between(type_, keys_, with_lanes(s_.k));
+    Ref k = g_.between(kStored, keys_, with_lanes(s_.k));
     g_.reshape(k_, k);
     Ref grad_q = gradient(kGradQ, rows_);
     if (s_.any_order) {  // blocks of keys add to the sums as they come
@@ -76,11 +75,11 @@ class SdpaGraph {
                      {.alignment = lse_alignment_});
   }
   Ref gradient(SdpaUid uid, const Dims& dims) {
-    return g_.tensor(uid, type_, dims, OperationGraph::dense(dims));
+    return g_.tensor(uid, kStored, dims, OperationGraph::dense(dims));
   }
   Ref scaled_scores() {
-    q_ = g_.tensor(kQ, type_, rows_, with_lanes(s_.q));
-    k_ = g_.tensor(kK, type_, swapped(keys_), swapped(with_lanes(s_.k)));
+    q_ = g_.tensor(kQ, kStored, rows_, with_lanes(s_.q));
+    k_ = g_.tensor(kK, kStored, swapped(keys_), swapped(with_lanes(s_.k)));
     scale_ = g_.scalar(kScale);
     Ref raw = scores(), scaled = scores();
     g_.matmul(q_, k_, raw);
@@ -108,7 +107,7 @@ class SdpaGraph {
   }
   // delta, times a one that stands in the place of dropout's scale: engines know no other graph.
   Ref sum_of_products(Ref grad_out) {
-    Ref o = g_.tensor(kO, type_, rows_, with_lanes(s_.o));
+    Ref o = g_.tensor(kO, kStored, rows_, with_lanes(s_.o));
     Ref products = g_.between(CUDNN_DATA_FLOAT, rows_), sum = per_row();
     Ref delta = g_.tensor(kDelta, CUDNN_DATA_FLOAT, per_row_, OperationGraph::dense(per_row_));
     g_.pointwise({.mode = CUDNN_POINTWISE_MUL, .x = grad_out, .b = o, .y = products});
@@ -118,13 +117,12 @@ class SdpaGraph {
   }
   // Scores in 16 bits, [keys][rows].
   Ref transposed(Ref x) {
-    Ref y = g_.between(type_, swapped(scores_), swapped(OperationGraph::dense(scores_)));
+    Ref y = g_.between(kStored, swapped(scores_), swapped(OperationGraph::dense(scores_)));
     g_.reshape(x, y);
     return y;
   }
 
   SdpaShape s_;
-  cudnnDataType_t type_;
   int64_t lse_alignment_;
   Dims rows_{s_.outer, s_.inner, s_.rows, s_.head_dim};
   Dims keys_{s_.outer, s_.inner, s_.keys, s_.head_dim};

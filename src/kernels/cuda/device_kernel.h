@@ -18,16 +18,13 @@
 
 namespace longnet {
 
-// Storage of rows. Configs and the generator use bf16; kernels take fp16 as well.
-enum class DeviceElement { kBFloat16, kFloat16, kFloat32 };
-
+// Q, K, V and dO are stored in bf16.
 struct DeviceAttendOptions {
   int64_t head_dim = 64;
-  DeviceElement element = DeviceElement::kBFloat16;
   bool causal = false;
   float output_scale = 1.0f;  // O is multiplied by it
   bool merge = false;         // fold into what the output holds, by LSE, instead of overwriting it
-  DType output_dtype = DType::kFloat32;  // else: O is stored as `element`, LSE in fp32
+  DType output_dtype = DType::kFloat32;  // bf16: of O alone, LSE is fp32
   // Another kernel (NCCL's) needs multiprocessors while this one runs: persistent blocks would keep
   // it waiting.
   bool concurrent = false;

@@ -94,9 +94,9 @@ class Producer : public BlockMemory<Shape> {
 };
 
 // Query rows of one warp of a consumer warpgroup, and the products that it takes part in.
-template <class Shape, class Element>
-class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
-  using Rows = SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element>;
+template <class Shape>
+class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys> {
+  using Rows = SoftmaxRows<1, Shape::kDim, Shape::kKeys>;
 
  public:
   static constexpr int kDim = Shape::kDim, kKeys = Shape::kKeys;
@@ -114,7 +114,7 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
       const int dims = k % 4 * 32;  // bytes within a row
-      wgmma_multiply<Element>(
+      wgmma_multiply(
           s_[0], matrix_descriptor(query + uint32_t(k / 4 * Shape::kQSlabBytes + dims) / 16),
           matrix_descriptor(key + uint32_t(k / 4 * Shape::kSlabBytes + dims) / 16), k > 0);
     }
@@ -126,8 +126,8 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
     wgmma_fence(this->o[0]);
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k)
-      wgmma_multiply_add<Element>(this->o[0], p_[k][0],
-                                  matrix_descriptor(value + uint32_t(k * Shape::kRowBytes)));
+      wgmma_multiply_add(this->o[0], p_[k][0],
+                         matrix_descriptor(value + uint32_t(k * Shape::kRowBytes)));
     wgmma_commit();
   }
   // Until the product before the one issued last is complete: S.
@@ -161,7 +161,7 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys, Element> {
   __device__ __forceinline__ void rescale_output() { this->rescale(shrink_); }
   __device__ __forceinline__ void pack_weights() {
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) pack_operand<Element>(p_[k], s_, k);
+    for (int k = 0; k < kKeys / 16; ++k) pack_operand(p_[k], s_, k);
   }
 
  private:
@@ -202,7 +202,7 @@ __device__ __forceinline__ void clear_rows(const GroupInputs& in, int thread) {
 
 // Consumer warpgroup `index`: the tiles of a block, one key tile after the other. P of a key tile
 // is in registers when the next one's scores are issued.
-template <class Shape, class Element>
+template <class Shape>
 class Consumer : public BlockMemory<Shape> {
   using Place = RingPlace<Shape::kStages>;
 
@@ -281,13 +281,13 @@ class Consumer : public BlockMemory<Shape> {
   }
 
   int index_;
-  GroupRows<Shape, Element> rows_;
+  GroupRows<Shape> rows_;
   BlockTiles<Shape> tiles_;
   Place place_;  // of the keys, and of the values one step later
   RingPlace<Shape::kQBuffers> q_;
 };
 
-template <class Shape, class Element>
+template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     attend_group_kernel(const __grid_constant__ GroupInputs in) {
   extern __shared__ unsigned char memory[];
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kConsumerRegisters));
     if (group == Shape::kGroups) pass_turn<Shape>(group - 1);  // to the first
-    Consumer<Shape, Element>(block, in, group - 1).run(in);
+    Consumer<Shape>(block, in, group - 1).run(in);
   }
 }
 

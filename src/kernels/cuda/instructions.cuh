@@ -1,14 +1,11 @@
 // Instructions by name: of a warp (sm_80 on: mma.sync, ldmatrix, cp.async) and of a warpgroup
-// (sm_90a: wgmma, its fences and its matrix descriptors). Element: __nv_bfloat16 or __half.
+// (sm_90a: wgmma, its fences and its matrix descriptors). Matrices of 16 bits are bf16.
 //
 // PTX ISA 8.x; wgmma: 9.7.15 (asynchronous warpgroup level matrix instructions).
 #pragma once
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace longnet {
 
@@ -26,22 +23,14 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&out)[4], uint32_t
                : "r"(address));
 }
 
-// A multiplication of matrices of Element: the instruction before and behind the types of A and B,
-// and its operands.
-#define LONGNET_MULTIPLY(before, behind, ...)             \
-  if constexpr (std::is_same_v<Element, __half>)          \
-    asm volatile(before ".f16.f16" behind : __VA_ARGS__); \
-  else                                                    \
-    asm volatile(before ".bf16.bf16" behind : __VA_ARGS__)
-
 // C (16 x 8) += A (16 x 16) B (16 x 8).
-template <class Element>
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1) {
-  LONGNET_MULTIPLY("mma.sync.aligned.m16n8k16.row.col.f32",
-                   ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};", "+f"(c[0]),
-                   "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // 16 bytes into shared memory, asynchronously; zeros where `valid` is false.
@@ -86,24 +75,14 @@ __device__ __forceinline__ float approximate_exp2(float x) {
   return y;
 }
 
-// Two numbers rounded to 16 bits, in one word.
-template <class Element>
+// Two numbers rounded to bf16, in one word.
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   uint32_t word;
-  if constexpr (std::is_same_v<Element, __half>)
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
-
-template <class Element>
 __device__ __forceinline__ float2 unpack_pair(uint32_t word) {
-  if constexpr (std::is_same_v<Element, __half>)
-    return make_float2(__half2float(__ushort_as_half(uint16_t(word))),
-                       __half2float(__ushort_as_half(uint16_t(word >> 16))));
-  else
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u));
+  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u));
 }
 
 // Zero where not wanted. Without branches, as load_pair().
@@ -205,13 +184,13 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // C (64 x n) = A (64 x 16) B (16 x n) (+ C), both in shared memory.
 #define LONGNET_MULTIPLY_SHARED(n, list, a_place, b_place, add_place, ...)                    \
-  template <class Element>                                                                    \
   __device__ __forceinline__ void wgmma_multiply(float(&c)[n / 8][4], uint64_t a, uint64_t b, \
                                                  bool add) {                                  \
-    LONGNET_MULTIPLY("{\n .reg .pred p;\n setp.ne.b32 p, " add_place                          \
-                     ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32",                  \
-                     " {" list "}, " a_place ", " b_place ", p, 1, 1, 0, 0;\n}", __VA_ARGS__  \
-                     : "l"(a), "l"(b), "r"(int(add)));                                        \
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " add_place                              \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" list      \
+                 "}, " a_place ", " b_place ", p, 1, 1, 0, 0;\n}"                             \
+                 : __VA_ARGS__                                                                \
+                 : "l"(a), "l"(b), "r"(int(add)));                                            \
   }
 LONGNET_MULTIPLY_SHARED(48, LONGNET_D24, "%24", "%25", "%26", LONGNET_ACC6)
 LONGNET_MULTIPLY_SHARED(64, LONGNET_D32, "%32", "%33", "%34", LONGNET_ACC8)
@@ -221,19 +200,19 @@ LONGNET_MULTIPLY_SHARED(128, LONGNET_D64, "%64", "%65", "%66", LONGNET_ACC16)
 LONGNET_MULTIPLY_SHARED(160, LONGNET_D80, "%80", "%81", "%82", LONGNET_ACC20)
 
 // C += A (registers) B, whose columns lie along the rows of shared memory.
-template <class Element>
 __device__ __forceinline__ void wgmma_multiply_add(float (&c)[8][4], const uint32_t (&a)[4],
                                                    uint64_t b) {
-  LONGNET_MULTIPLY("wgmma.mma_async.sync.aligned.m64n64k16.f32",
-                   " {" LONGNET_D32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;", LONGNET_ACC8
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" LONGNET_D32
+               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+               : LONGNET_ACC8
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-template <class Element>
 __device__ __forceinline__ void wgmma_multiply_add(float (&c)[16][4], const uint32_t (&a)[4],
                                                    uint64_t b) {
-  LONGNET_MULTIPLY("wgmma.mma_async.sync.aligned.m64n128k16.f32",
-                   " {" LONGNET_D64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;", LONGNET_ACC16
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" LONGNET_D64
+               "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+               : LONGNET_ACC16
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
 #undef LONGNET_MULTIPLY_SHARED

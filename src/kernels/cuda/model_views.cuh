@@ -26,7 +26,7 @@ __host__ __device__ constexpr int64_t offset_of(int64_t row, int64_t stride, int
 }
 static_assert(offset_of<8>(1, 5, 1 << 28) == (int64_t{1} << 31) + 5);
 
-// Groups of eight columns at addresses of 16 bytes. T: float or __nv_bfloat16.
+// Groups of eight columns at addresses of 16 bytes. T: float, or uint16_t for bf16.
 template <class T>
 struct Eights {
   static constexpr int kWidth = 8;
@@ -64,7 +64,7 @@ struct Eights {
       if constexpr (sizeof(T) == 4)
         word[k] = __float_as_uint(x[k]);
       else
-        word[k] = pack_pair<T>(x[2 * k], x[2 * k + 1]);
+        word[k] = pack_pair(x[2 * k], x[2 * k + 1]);
     auto* const into = reinterpret_cast<uint4*>(at(row, group));
 #pragma unroll
     for (int k = 0; k < int(sizeof(T) / 2); ++k) into[k] = raw.word[k];
@@ -102,14 +102,14 @@ struct Loose {
 #pragma unroll
     for (int k = 0; k < width; ++k)
       if (narrow)
-        static_cast<uint16_t*>(data)[first + k] = uint16_t(pack_pair<__nv_bfloat16>(x[k], 0.0f));
+        static_cast<uint16_t*>(data)[first + k] = uint16_t(pack_pair(x[k], 0.0f));
       else
         static_cast<float*>(data)[first + k] = x[k];
   }
 };
 using Ones = Loose<1>;
 using WideFloats = Eights<float>;
-using WideBf16 = Eights<__nv_bfloat16>;
+using WideBf16 = Eights<uint16_t>;
 
 template <class View>
 __device__ void load_group(const View& from, int64_t row, int group, float (&x)[View::kWidth]) {

@@ -76,20 +76,15 @@ auto with_share(int64_t head_dim, Make make) {
 
 // `digest`, unless null, grows by the digest of the rows at each launch.
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                      DeviceElement stored, Hash* digest, MemoryLedger& ledger) {
+                      DType stored, Hash* digest, MemoryLedger& ledger) {
   return with_share<16>(head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
     const auto of = [&](const auto kernel) {
       return prepared(tasks, fill_rows(tasks), ledger, "launch of the generator", kernel,
                       int(head_dim / 8), seed, digest);
     };
-    if (stored == DeviceElement::kFloat32) return of(generate_kernel<float, kShare>);
-    if (stored == DeviceElement::kFloat16) return of(generate_kernel<__half, kShare>);
-    return of(generate_kernel<__nv_bfloat16, kShare>);
+    return of(stored == DType::kFloat32 ? generate_kernel<float, kShare>
+                                        : generate_kernel<uint16_t, kShare>);
   });
-}
-
-DeviceElement stored_as(const RowFormat& format) {
-  return format.dtype == DType::kFloat32 ? DeviceElement::kFloat32 : DeviceElement::kBFloat16;
 }
 
 // Lists are gone when a call returns.
@@ -99,7 +94,7 @@ class DeviceRowWorker final : public RowWorker {
             std::span<const std::span<std::byte>> poisoned) const override {
     for (const std::span<std::byte> bytes : poisoned) poison_beside(bytes);
     const uint64_t sum = summed([&](Hash* total, MemoryLedger& lists) {
-      return prepare_fill(tasks, format.seed, format.head_dim, stored_as(format), total, lists);
+      return prepare_fill(tasks, format.seed, format.head_dim, format.dtype, total, lists);
     });
     beside_.synchronize();
     if (digest_sum != nullptr) *digest_sum += sum;
@@ -110,7 +105,7 @@ class DeviceRowWorker final : public RowWorker {
       return with_share<16>(format.head_dim, [&]<int kShare>(std::integral_constant<int, kShare>) {
         return prepared(tasks, fill_rows(tasks), lists, "launch of digest",
                         format.dtype == DType::kFloat32 ? digest_kernel<float, kShare>
-                                                        : digest_kernel<__nv_bfloat16, kShare>,
+                                                        : digest_kernel<uint16_t, kShare>,
                         int(format.head_dim / 8), total);
       });
     });
@@ -212,32 +207,30 @@ Prepared prepare_add(std::span<const SumTask> tasks, int64_t head_dim, MemoryLed
                   wide ? add_kernel<float4> : add_kernel<float>, int(head_dim));
 }
 
-Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, DeviceElement stored,
-                       MemoryLedger& ledger) {
-  return prepared(tasks, kMergeRows, ledger, "launch of delta", delta_kernel, int(head_dim),
-                  stored);
+Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, MemoryLedger& ledger) {
+  return prepared(tasks, kMergeRows, ledger, "launch of delta", delta_kernel, int(head_dim));
 }
 
-Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, DeviceElement stored,
-                       float factor, MemoryLedger& ledger) {
-  return prepared(tasks, kMergeRows, ledger, "launch of widen", widen_kernel, int(head_dim), stored,
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, float factor,
+                       MemoryLedger& ledger) {
+  return prepared(tasks, kMergeRows, ledger, "launch of widen", widen_kernel, int(head_dim),
                   factor);
 }
 
-Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim,
-                           DeviceElement stored, float factor, MemoryLedger& ledger) {
+Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim, float factor,
+                           MemoryLedger& ledger) {
   return prepared(tasks, kMergeRows, ledger, "launch of sdpa_rows", sdpa_rows_kernel, int(head_dim),
-                  stored, factor);
+                  factor);
 }
 
-Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim,
-                             DeviceElement stored, float factor, MemoryLedger& ledger) {
+Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim, float factor,
+                             MemoryLedger& ledger) {
   return prepared(tasks, kMergeRows, ledger, "launch of add_widened", add_widened_kernel,
-                  int(head_dim), stored, factor);
+                  int(head_dim), factor);
 }
 
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                      DeviceElement stored, MemoryLedger& ledger) {
+                      DType stored, MemoryLedger& ledger) {
   return prepare_fill(tasks, seed, head_dim, stored, nullptr, ledger);
 }
 

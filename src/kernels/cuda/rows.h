@@ -30,19 +30,18 @@ Prepared prepare_merge(std::span<const MergeTask> tasks, MergeRule rule, int64_t
 // Sums of gradients.
 Prepared prepare_add(std::span<const SumTask> tasks, int64_t head_dim, MemoryLedger& ledger);
 
-// L and delta of rows (DeltaTask), dO of 16 bits.
-Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, DeviceElement stored,
-                       MemoryLedger& ledger);
+// L and delta of rows (DeltaTask), dO in bf16.
+Prepared prepare_delta(std::span<const DeltaTask> tasks, int64_t head_dim, MemoryLedger& ledger);
 
-// Dense 16-bit rows become the O of `into`, times a factor. A row whose LSE, already in its place,
+// Dense rows of bf16 become the O of `into`, times a factor. A row whose LSE, already in its place,
 // is NaN or next to the lowest float saw no key: it becomes O = 0, LSE = -inf.
 struct WidenTask {
   const void* from;
   PartialRun into;
   int64_t rows;
 };
-Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, DeviceElement stored,
-                       float factor, MemoryLedger& ledger);
+Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, float factor,
+                       MemoryLedger& ledger);
 
 // What cuDNN's backward pass reads of rows, in dense rows: dO; O with dO . O = delta times a
 // factor; L, +inf where it is -inf. cuDNN makes delta of O again, and programs hand delta on
@@ -57,16 +56,16 @@ struct SdpaRowsTask {
   float* into_lse;
   int64_t rows;
 };
-Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim,
-                           DeviceElement stored, float factor, MemoryLedger& ledger);
-// into += factor * from, from 16-bit rows to fp32 ones.
-Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim,
-                             DeviceElement stored, float factor, MemoryLedger& ledger);
+Prepared prepare_sdpa_rows(std::span<const SdpaRowsTask> tasks, int64_t head_dim, float factor,
+                           MemoryLedger& ledger);
+// into += factor * from, from rows of bf16 to those of fp32.
+Prepared prepare_add_widened(std::span<const PackTask> tasks, int64_t head_dim, float factor,
+                             MemoryLedger& ledger);
 
 // Rows of Q, K and V from the counter-based generator (core/random.h): the same bits as
 // generate_row() for fp32 and bf16. Addresses are the device's.
 Prepared prepare_fill(std::span<const FillRows> tasks, uint64_t seed, int64_t head_dim,
-                      DeviceElement stored, MemoryLedger& ledger);
+                      DType stored, MemoryLedger& ledger);
 
 // RowWorker on the calling thread's GPU: tasks hold addresses of the device. Calls return when the
 // device has finished; `threads` is ignored.

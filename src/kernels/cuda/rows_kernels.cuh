@@ -1,6 +1,5 @@
 // The kernels of rows.cu: a block per tile of rows.
 #pragma once
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/instructions.cuh"
@@ -63,10 +62,10 @@ __device__ float mix(float into, float from, Weights w) { return w.into * into +
 struct PairOfBf16 {
   uint32_t bits;
 };
-__device__ float2 widened(PairOfBf16 pair) { return unpack_pair<__nv_bfloat16>(pair.bits); }
+__device__ float2 widened(PairOfBf16 pair) { return unpack_pair(pair.bits); }
 __device__ PairOfBf16 mix(PairOfBf16 into, PairOfBf16 from, Weights w) {
   const float2 a = widened(into), b = widened(from);
-  return {pack_pair<__nv_bfloat16>(mix(a.x, b.x, w), mix(a.y, b.y, w))};
+  return {pack_pair(mix(a.x, b.x, w), mix(a.y, b.y, w))};
 }
 
 template <class Unit>
@@ -109,14 +108,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__device__ float stored_value(uint16_t bits, DeviceElement stored) {
-  return stored == DeviceElement::kFloat16 ? __half2float(__ushort_as_half(bits))
-                                           : bf16_value(bits);
-}
-
 __global__ void __launch_bounds__(kThreads)
-    widen_kernel(const WidenTask* tasks, const RowTile* tiles, int head_dim, DeviceElement stored,
-                 float factor) {
+    widen_kernel(const WidenTask* tasks, const RowTile* tiles, int head_dim, float factor) {
   __shared__ bool blind[kMergeRows];
   const RowTile tile = tiles[blockIdx.x];
   const WidenTask task = tasks[tile.task];
@@ -129,15 +122,13 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = int(threadIdx.x); i < tile.count * head_dim; i += kThreads) {
     const int in_tile = i / head_dim, at = i % head_dim;
     const int64_t row = tile.first + in_tile;
-    const float x =
-        stored_value(static_cast<const uint16_t*>(task.from)[row * head_dim + at], stored);
+    const float x = bf16_value(static_cast<const uint16_t*>(task.from)[row * head_dim + at]);
     task.into.o[row * task.into.o_stride + at] = blind[in_tile] ? 0.0f : x * factor;
   }
 }
 
 __global__ void __launch_bounds__(kThreads)
-    add_widened_kernel(const PackTask* tasks, const RowTile* tiles, int head_dim,
-                       DeviceElement stored, float factor) {
+    add_widened_kernel(const PackTask* tasks, const RowTile* tiles, int head_dim, float factor) {
   const RowTile tile = tiles[blockIdx.x];
   const PackTask task = tasks[tile.task];
   for (int i = int(threadIdx.x); i < tile.count * head_dim; i += kThreads) {
@@ -145,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint16_t bits =
         static_cast<const uint16_t*>(task.from)[row * task.from_stride + i % head_dim];
     float& into = static_cast<float*>(task.into)[row * task.into_stride + i % head_dim];
-    into += factor * stored_value(bits, stored);
+    into += factor * bf16_value(bits);
   }
 }
 
@@ -188,7 +179,7 @@ __device__ T warp_sum(T x) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    delta_kernel(const DeltaTask* tasks, const RowTile* tiles, int head_dim, DeviceElement stored) {
+    delta_kernel(const DeltaTask* tasks, const RowTile* tiles, int head_dim) {
   const RowTile tile = tiles[blockIdx.x];
   const DeltaTask task = tasks[tile.task];
   const int lane = int(threadIdx.x) % kWarp;
@@ -198,16 +189,12 @@ __global__ void __launch_bounds__(kThreads)
     const auto* const grad_out =
         static_cast<const uint16_t*>(task.grad_out) + row * task.grad_out_stride;
     float sum = 0.0f;
-    for (int k = lane; k < head_dim; k += kWarp) sum += o[k] * stored_value(grad_out[k], stored);
+    for (int k = lane; k < head_dim; k += kWarp) sum += o[k] * bf16_value(grad_out[k]);
     sum = warp_sum(sum);
     float* const into = task.statistics + row * task.statistics_stride;
     if (lane == 0) into[0] = task.out.lse[row * task.out.lse_stride];
     if (lane == 0) into[1] = sum;
   }
-}
-
-__device__ uint16_t stored_bits(float x, DeviceElement stored) {
-  return stored == DeviceElement::kFloat16 ? __half_as_ushort(__float2half_rn(x)) : bf16_bits(x);
 }
 
 // The column of a row's largest number by size, but for `except`; the first one of equals. Known to
@@ -223,8 +210,7 @@ __device__ int largest_column(const uint16_t* row, int head_dim, int except) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    sdpa_rows_kernel(const SdpaRowsTask* tasks, const RowTile* tiles, int head_dim,
-                     DeviceElement stored, float factor) {
+    sdpa_rows_kernel(const SdpaRowsTask* tasks, const RowTile* tiles, int head_dim, float factor) {
   // The second column takes no part where its dO is so small that O could overflow.
   constexpr float kLeastShare = 1.0f / 256;
   const RowTile tile = tiles[blockIdx.x];
@@ -237,12 +223,12 @@ __global__ void __launch_bounds__(kThreads)
     const float* const statistics = task.statistics + row * task.statistics_stride;
     const int first = largest_column(from, head_dim, -1);
     const int second = largest_column(from, head_dim, first);
-    const float x = stored_value(from[first], stored), y = stored_value(from[second], stored);
+    const float x = bf16_value(from[first]), y = bf16_value(from[second]);
     const float delta = statistics[1] * factor;
-    const uint16_t at_first = stored_bits(x == 0 ? 0.0f : delta / x, stored);
-    const float rest = fmaf(-x, stored_value(at_first, stored), delta);
+    const uint16_t at_first = bf16_bits(x == 0 ? 0.0f : delta / x);
+    const float rest = fmaf(-x, bf16_value(at_first), delta);
     const bool use_second = x != 0 && fabsf(y) >= fabsf(x) * kLeastShare;
-    const uint16_t at_second = stored_bits(use_second ? rest / y : 0.0f, stored);
+    const uint16_t at_second = bf16_bits(use_second ? rest / y : 0.0f);
     const auto o_at = [=](int k) {
       if (k == first) return at_first;
       return k == second ? at_second : uint16_t{0};

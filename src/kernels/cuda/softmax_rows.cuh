@@ -13,7 +13,7 @@
 namespace longnet {
 
 // kM: blocks of 16 query rows per warp.
-template <int kM, int kDim, int kKeys, class Element>
+template <int kM, int kDim, int kKeys>
 class SoftmaxRows {
   // A maximum stays until one is 2^kSlack times as large: O and the sums are rescaled less often.
   static constexpr float kSlack = 8.0f;
@@ -158,7 +158,7 @@ class SoftmaxRows {
     if (in.short_o) {
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n)
-        before[n] = unpack_pair<Element>(load_word(out + n * 4, wanted && n * 8 < in.head_dim));
+        before[n] = unpack_pair(load_word(out + n * 4, wanted && n * 8 < in.head_dim));
       return;
     }
 #pragma unroll
@@ -188,7 +188,7 @@ class SoftmaxRows {
     if (in.short_o) {
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n)
-        store_word(out + n * 4, pack_pair<Element>(mixed(n, 0), mixed(n, 1)), n * 8 < in.head_dim);
+        store_word(out + n * 4, pack_pair(mixed(n, 0), mixed(n, 1)), n * 8 < in.head_dim);
     } else {
       const bool aligned = aligned_to_pairs(out);
 #pragma unroll

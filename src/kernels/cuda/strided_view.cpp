@@ -77,7 +77,7 @@ std::vector<StridedView> parts_of(const StridedView& view, int64_t most) {
   return parts;
 }
 
-SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element) {
+SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim) {
   const AttendGrid& g = view.grid;
   const AttendTask& t = g.task;
   const int64_t d = head_dim, rows = t.q.rows;
@@ -93,7 +93,6 @@ SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement el
               .k = strides(view.kv.step_bytes, kElement, view.kv.row_stride),
               .o = {g.count[0] * rows * d, rows * d, d},
               .lse = strides(g.lse_step, 1, t.out.lse_stride),
-              .element = element,
               .mask = view.mask};
   for (auto* tensor : {&s.q, &s.k, &s.o, &s.lse}) {
     auto& [outer, inner, row] = *tensor;
@@ -104,8 +103,8 @@ SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement el
   return s;
 }
 
-SdpaShape sdpa_backward_shape(const StridedView& view, int64_t head_dim, DeviceElement element) {
-  SdpaShape s = sdpa_shape(view, head_dim, element);
+SdpaShape sdpa_backward_shape(const StridedView& view, int64_t head_dim) {
+  SdpaShape s = sdpa_shape(view, head_dim);
   s.backward = true;
   s.lse = {s.inner * s.rows, s.rows, 1};
   return s;

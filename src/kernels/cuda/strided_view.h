@@ -37,8 +37,7 @@ std::vector<StridedView> parts_of(const StridedView& view, int64_t most);
 // strides of the first three dimensions in elements. Lane stride 1.
 struct SdpaShape {
   int64_t outer = 1, inner = 1, rows = 0, keys = 0, head_dim = 64;
-  std::array<int64_t, 3> q{}, k{}, o{}, lse{};       // V: as K
-  DeviceElement element = DeviceElement::kBFloat16;  // type of Q, K, V and O; LSE is fp32
+  std::array<int64_t, 3> q{}, k{}, o{}, lse{};  // V: as K
   ViewMask mask = ViewMask::kNone;
   // Its backward pass: O, dO and dQ lie as `o`, dK and dV dense as [outer][inner][keys][head_dim],
   // in 16 bits.
@@ -49,9 +48,9 @@ struct SdpaShape {
 
 // Returns the shape of the launch that computes a view's tasks, with contiguous 16-bit results. The
 // stride of a dimension of one element does not matter, but cuDNN requires a positive one.
-SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim, DeviceElement element);
+SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim);
 // The same of the backward pass, where LSE is dense as well.
-SdpaShape sdpa_backward_shape(const StridedView& view, int64_t head_dim, DeviceElement element);
+SdpaShape sdpa_backward_shape(const StridedView& view, int64_t head_dim);
 
 // Empty when every address that the strides reach is 16-byte aligned, given aligned pointers: cuDNN
 // builds plans for others without an error.

@@ -70,7 +70,8 @@ __device__ float unit_normal_of(uint32_t word) {
   return (__uint_as_float(shifted) - (kShift + float(kMeanOfWord))) * kUnitOfWord;
 }
 
-// A group of eight lanes of a row as they are stored, and the keys of their 64-bit words.
+// A group of eight lanes of a row as they are stored, in float or uint16_t (bf16), and the keys of
+// their 64-bit words.
 template <class Element>
 struct Lanes {
   static constexpr int kWords = 2 * int(sizeof(Element));
@@ -94,7 +95,7 @@ struct Lanes {
       if constexpr (kWords == 8)
         word[k] = __float_as_uint(x[k]);
       else
-        word[k] = pack_pair<Element>(x[2 * k], x[2 * k + 1]);
+        word[k] = pack_pair(x[2 * k], x[2 * k + 1]);
   }
   __device__ void store(Element* at) const {
     for (int k = 0; k < kWords; k += 4)

@@ -25,12 +25,10 @@ using Shapes = std::span<const CompiledShape<Inputs>>;
 
 // Returns the shapes of the smallest padded head dimension that fits.
 template <class Inputs>
-std::vector<CompiledShape<Inputs>> fitting_shapes(Shapes<Inputs> shapes, DeviceElement element,
-                                                  int64_t head_dim) {
+std::vector<CompiledShape<Inputs>> fitting_shapes(Shapes<Inputs> shapes, int64_t head_dim) {
   std::vector<CompiledShape<Inputs>> found;
   for (const CompiledShape<Inputs>& s : shapes)
-    if (s.element == element && s.head_dim >= head_dim &&
-        (found.empty() || found.front().head_dim == s.head_dim))
+    if (s.head_dim >= head_dim && (found.empty() || found.front().head_dim == s.head_dim))
       found.push_back(s);
   return found;
 }
@@ -45,7 +43,7 @@ CompiledShape<Inputs> usual_shape(const std::vector<CompiledShape<Inputs>>& fitt
 // The usual one first.
 template <class Inputs>
 std::vector<std::string> shape_names(Shapes<Inputs> shapes, int64_t head_dim, bool causal) {
-  const auto fitting = fitting_shapes(shapes, DeviceElement::kBFloat16, head_dim);
+  const auto fitting = fitting_shapes(shapes, head_dim);
   std::vector<std::string> names;
   for (const auto& s : fitting) names.emplace_back(s.name);
   std::ranges::partition(
@@ -112,11 +110,10 @@ EncodeTiled find_encoder() {
   return reinterpret_cast<EncodeTiled>(found);
 }
 
-// [head_dim][rows][3 dimensions] of 16 bits, read in boxes of 64 dims x `box_rows`, swizzled by 128
+// [head_dim][rows][3 dimensions] of bf16, read in boxes of 64 dims x `box_rows`, swizzled by 128
 // bytes; what is outside reads as zero. TMA instructions read it instead of an address. Throws
 // Error with the driver's refusal.
-CUtensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int64_t head_dim,
-                              int box_rows) {
+CUtensorMap encode_tensor_map(const TensorView& view, int64_t head_dim, int box_rows) {
   static const EncodeTiled encode = find_encoder();
   std::array<cuuint64_t, 5> size{cuuint64_t(head_dim), cuuint64_t(view.rows)};
   // A dimension of one element has no stride that matters, but it must be a valid one.
@@ -129,12 +126,10 @@ CUtensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int
   const std::array<cuuint32_t, 5> every{1, 1, 1, 1, 1};
   CUtensorMap map{};
   const CUresult result =
-      encode(&map,
-             element == DeviceElement::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-             5, const_cast<void*>(view.first), size.data(), stride.data(), box.data(), every.data(),
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, const_cast<void*>(view.first), size.data(),
+             stride.data(), box.data(), every.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   check(result == CUDA_SUCCESS, "kernel cuda_sm90a: cuTensorMapEncodeTiled refused (error ",
         int(result), ") rows ", view.rows, " x ", view.row_stride, ", counts ", view.count[0], " ",
         view.count[1], " ", view.count[2], ", steps ", view.step_bytes[0], " ", view.step_bytes[1],
@@ -143,12 +138,11 @@ CUtensorMap encode_tensor_map(const TensorView& view, DeviceElement element, int
 }
 
 // Boxes of `query_rows` where a view is of queries, else of `key_rows`.
-const void* upload_maps(const std::vector<TensorView>& views, const DeviceAttendOptions& options,
-                        int query_rows, int key_rows, Prepared& work, MemoryLedger& ledger) {
+const void* upload_maps(const std::vector<TensorView>& views, int64_t head_dim, int query_rows,
+                        int key_rows, Prepared& work, MemoryLedger& ledger) {
   std::vector<CUtensorMap> maps;
   for (const TensorView& view : views)
-    maps.push_back(encode_tensor_map(view, options.element, options.head_dim,
-                                     view.of_queries ? query_rows : key_rows));
+    maps.push_back(encode_tensor_map(view, head_dim, view.of_queries ? query_rows : key_rows));
   return work.upload(maps, ledger);
 }
 
@@ -158,15 +152,16 @@ Prepared prepare_launch(std::span<const AttendGrid> grids, const DeviceAttendOpt
       grids, options.causal,
       {.rows = shape.rows, .keys = shape.keys, .blocks = int(persistent_blocks(options))});
   Prepared work;
-  const GroupInputs inputs{attend_inputs(options),
-                           work.upload(plan.tasks, ledger),
-                           work.upload(plan.runs, ledger),
-                           work.upload(plan.tiles, ledger),
-                           work.upload(plan.block_begin, ledger),
-                           work.upload(plan.keyless, ledger),
-                           int32_t(plan.keyless.size()),
-                           int32_t(plan.views.size()),
-                           upload_maps(plan.views, options, shape.rows, shape.keys, work, ledger)};
+  const GroupInputs inputs{
+      attend_inputs(options),
+      work.upload(plan.tasks, ledger),
+      work.upload(plan.runs, ledger),
+      work.upload(plan.tiles, ledger),
+      work.upload(plan.block_begin, ledger),
+      work.upload(plan.keyless, ledger),
+      int32_t(plan.keyless.size()),
+      int32_t(plan.views.size()),
+      upload_maps(plan.views, options.head_dim, shape.rows, shape.keys, work, ledger)};
   work.then([=, blocks = int64_t(plan.block_begin.size()) - 1](const Stream& stream) {
     launch(shape, inputs, blocks, stream);
   });
@@ -207,7 +202,7 @@ Prepared prepare_backward_launches(std::span<const BackwardGrid> grids,
       inputs.block_begin = work.upload(lists.begin, ledger);
       inputs.num_views = int32_t(plan.views.size());
       const int columns = kernel.keys, rows = kBackwardBoxRows;
-      inputs.maps = upload_maps(plan.views, options, of_keys ? columns : rows,
+      inputs.maps = upload_maps(plan.views, options.head_dim, of_keys ? columns : rows,
                                 of_keys ? rows : columns, work, ledger);
     } else {
       const std::vector<BackwardTile>& tiles = of_keys ? plan.key_tiles : plan.query_tiles;
@@ -244,11 +239,8 @@ class ShapedKernel final : public DeviceKernel {
         why_head_dim_unsupported(options.head_dim, backward_.back().keys.head_dim);
     if (refusal.empty()) refusal = why_misaligned(grids);
     check(refusal.empty(), "kernel ", name_, ", backward pass: ", refusal);
-    const auto shape = std::ranges::find_if(backward_, [&](const CompiledBackward& s) {
-      return s.keys.element == options.element && s.keys.head_dim >= options.head_dim;
-    });
-    check(shape != backward_.end(), "kernel ", name_,
-          ", backward pass: rows of 16 bits, no others");
+    const auto shape = std::ranges::find_if(
+        backward_, [&](const CompiledBackward& s) { return s.keys.head_dim >= options.head_dim; });
     return prepare_backward_launches(grids, options, *shape, std::is_same_v<Inputs, GroupInputs>,
                                      ledger);
   }
@@ -259,7 +251,7 @@ class ShapedKernel final : public DeviceKernel {
   }
   // The shape that was asked for, else the usual one.
   std::optional<CompiledShape<Inputs>> find(const DeviceAttendOptions& options) const {
-    auto known = fitting_shapes(shapes_, options.element, options.head_dim);
+    auto known = fitting_shapes(shapes_, options.head_dim);
     if (!shape_.empty()) std::erase_if(known, [&](const auto& s) { return s.name != shape_; });
     if (known.empty()) return std::nullopt;
     return usual_shape(known, options.causal);

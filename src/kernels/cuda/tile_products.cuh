@@ -32,7 +32,7 @@ __device__ __forceinline__ void set_zero(float (&c)[kM][kN][4]) {
 }
 
 // A operand of 16 columns of accumulators, two neighbouring blocks of them, rounded.
-template <class Element, int kM, int kN>
+template <int kM, int kN>
 __device__ __forceinline__ void pack_operand(Fragment (&a)[kM], const float (&p)[kM][kN][4],
                                              int k) {
 #pragma unroll
@@ -40,7 +40,7 @@ __device__ __forceinline__ void pack_operand(Fragment (&a)[kM], const float (&p)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const auto& pair = p[m][2 * k + (i >> 1)];
-      a[m][i] = pack_pair<Element>(pair[2 * (i & 1)], pair[2 * (i & 1) + 1]);
+      a[m][i] = pack_pair(pair[2 * (i & 1)], pair[2 * (i & 1) + 1]);
     }
   }
 }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void load_operand(Fragment (&a)[kM], uint32_t tile, i
 
 // C = A B^T over all dims; the rows of the tile at `b` are C's columns. a(k) returns the operand of
 // dims [16 k, 16 k + 16).
-template <class Shape, class Element, int kM, int kN, class Operand>
+template <class Shape, int kM, int kN, class Operand>
 __device__ __forceinline__ void multiply_rows(float (&c)[kM][kN][4], uint32_t b, Operand a) {
   set_zero(c);
 #pragma unroll
@@ -80,29 +80,29 @@ __device__ __forceinline__ void multiply_rows(float (&c)[kM][kN][4], uint32_t b,
       ldmatrix(columns, b + uint32_t(key_address<Shape>(lane_of_thread(), n * 16, k * 2)));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        mma<Element>(c[m][2 * n], rows[m], columns[0], columns[1]);
-        mma<Element>(c[m][2 * n + 1], rows[m], columns[2], columns[3]);
+        mma(c[m][2 * n], rows[m], columns[0], columns[1]);
+        mma(c[m][2 * n + 1], rows[m], columns[2], columns[3]);
       }
     }
   }
 }
 
 // C += P B; the rows of the tile at `b` belong to P's columns.
-template <class Shape, class Element, int kM, int kN>
+template <class Shape, int kM, int kN>
 __device__ __forceinline__ void add_weighted_rows(float (&c)[kM][Shape::kDim / 8][4],
                                                   const float (&p)[kM][kN][4], uint32_t b) {
 #pragma unroll
   for (int k = 0; k < kN / 2; ++k) {
     Fragment weights[kM];
-    pack_operand<Element>(weights, p, k);
+    pack_operand(weights, p, k);
 #pragma unroll
     for (int n = 0; n < Shape::kDim / 16; ++n) {
       Fragment rows;
       ldmatrix_transposed(rows, b + uint32_t(row_address<Shape>(lane_of_thread(), k * 16, n * 2)));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        mma<Element>(c[m][2 * n], weights[m], rows[0], rows[1]);
-        mma<Element>(c[m][2 * n + 1], weights[m], rows[2], rows[3]);
+        mma(c[m][2 * n], weights[m], rows[0], rows[1]);
+        mma(c[m][2 * n + 1], weights[m], rows[2], rows[3]);
       }
     }
   }
