@@ -51,15 +51,14 @@ IntervalType interval_type(const std::vector<TokenClass>& classes) {
 // The intervals as a tree. Level d takes the branch with the d-th longest segments away; each set
 // of intervals that the branches of deeper levels still connect is one child, and a leaf is one
 // interval. Children of equal content (interval types, and segments of the branches above) are
-// interchangeable: swapping two leaves the graph as it is. merge_twins keeps two of each: whatever
-// a path between two tokens crosses in a third one, it can cross in the one that holds either end.
-// Where source and target lie in different ones, one of each is enough at the levels below.
+// interchangeable: swapping two leaves the graph as it is. Two of each are kept: whatever a path
+// between two tokens crosses in a third one, it can cross in the one that holds either end. Where
+// source and target lie in different ones, one of each is enough at the levels below.
 //   N = 2^30, w = 2048, 2^27 and N: 524288 intervals become a few dozen.
 class SegmentTree {
  public:
-  SegmentTree(BranchLayout& layout, const DepthOptions& options)
+  explicit SegmentTree(BranchLayout& layout)
       : layout_(layout),
-        merge_twins_(options.merge_twins),
         borders_(layout.borders()),
         order_(layout.num_branches()),
         first_segment_(order_.size()) {
@@ -104,7 +103,7 @@ class SegmentTree {
       begin = end;
     }
     for (const auto& [child, count] : copies)
-      node.children.emplace_back(child, merge_twins_ ? std::min<int64_t>(count, 2) : count);
+      node.children.emplace_back(child, std::min<int64_t>(count, 2));
     return node;
   }
 
@@ -161,8 +160,8 @@ class SegmentTree {
   void expand_children(const Node& node, size_t level, bool of_sources, DepthGraph& out) {
     for (const auto& [child, copies] : node.children)
       for (int64_t copy = 0; copy < copies; ++copy) {
-        if (copy > 0 && merge_twins_ && !of_sources) break;
-        expand(child, level, of_sources && (copy == 0 || !merge_twins_), out);
+        if (copy > 0 && !of_sources) break;
+        expand(child, level, of_sources && copy == 0, out);
       }
   }
 
@@ -188,7 +187,6 @@ class SegmentTree {
   }
 
   BranchLayout& layout_;
-  bool merge_twins_;
   std::vector<int64_t> borders_;
   std::vector<size_t> order_;           // branches, longest segments first
   std::vector<int64_t> first_segment_;  // per level, of the node being built
@@ -277,7 +275,7 @@ DependencyDepth dependency_depth(const AttentionProblem& problem, const DilatedP
       return {.layers = 1, .reachable_layers = 1};
   if (layout.count_borders() > options.max_intervals) return {};
   if (problem.causal) return causal_depth(layout, options);
-  return depth_of(SegmentTree(layout, options).graph(), options.max_steps, options.progress);
+  return depth_of(SegmentTree(layout).graph(), options.max_steps, options.progress);
 }
 
 double paper_depth_bound(const DilatedPattern& pattern, int64_t seq_len) {

@@ -33,7 +33,6 @@ struct DependencyDepth {
 using DepthProgress = std::function<void(double done)>;  // share of the sources, in (0, 1]
 
 struct DepthOptions {
-  bool merge_twins = true;  // keep two of each kind of interchangeable segments: the same depth
   // Limits of effort: a few seconds of one core and about 1 GB. Beyond them are irregular patterns:
   // many short segments that do not nest, or rates that do not divide them on many levels.
   int64_t max_intervals = int64_t{1} << 22;  // pieces into which segments cut the sequence

@@ -85,13 +85,11 @@ void expect_as_by_matrix(const AttentionProblem& p, const DilatedPattern& patter
   for (const DilatedBranch& b : pattern.branches)
     name += concat(" {", b.segment_length, ",", b.dilation_rate, ",", b.summary_tokens, "}");
   const DependencyDepth expected = by_matrix_powers(p, pattern);
-  for (const bool merge : {true, false}) {
-    const DependencyDepth got = dependency_depth(p, pattern, {.merge_twins = merge});
-    EXPECT_EQ(got.layers, expected.layers) << name << merge;
-    if (p.causal) continue;
-    const int64_t reachable = std::max<int64_t>(p.seq_len > 1, expected.reachable_layers);
-    EXPECT_EQ(got.reachable_layers, reachable) << name << merge;
-  }
+  const DependencyDepth got = dependency_depth(p, pattern);
+  EXPECT_EQ(got.layers, expected.layers) << name;
+  if (p.causal) return;
+  const int64_t reachable = std::max<int64_t>(p.seq_len > 1, expected.reachable_layers);
+  EXPECT_EQ(got.reachable_layers, reachable) << name;
 }
 
 TEST(DependencyDepth, TheExampleOfTheHeader) {
@@ -326,12 +324,11 @@ TEST(DependencyDepth, CausalDilationStopsAtTheFirstBorder) {
 }
 
 TEST(DependencyDepth, ALimitOfEffortIsNotAnAnswer) {
-  const DilatedPattern pattern{.branches = {{16, 1}, {kK, 8}}};
+  const DilatedPattern pattern{.branches = {{16, 1}, {24, 1}, {kK, 8}}};
   const AttentionProblem p = problem_of(kK, 1);
   EXPECT_EQ(dependency_depth(p, pattern).layers, 3);
   EXPECT_EQ(dependency_depth(p, pattern, {.max_intervals = 4}).layers, DependencyDepth::kUnknown);
-  EXPECT_EQ(dependency_depth(p, pattern, {.merge_twins = false, .max_steps = 4}).layers,
-            DependencyDepth::kUnknown);
+  EXPECT_EQ(dependency_depth(p, pattern, {.max_steps = 4}).layers, DependencyDepth::kUnknown);
   EXPECT_THROW(dependency_depth(p, {}), UsageError);
 }
 

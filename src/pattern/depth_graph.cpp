@@ -1,6 +1,7 @@
 #include "pattern/depth_graph.h"
 
 #include <algorithm>
+#include <bitset>
 #include <limits>
 #include <numeric>
 
@@ -24,6 +25,10 @@ GroupLists GroupLists::inverse(int64_t num_groups) const {
 }
 
 namespace {
+
+// A set of up to 256 sources, which are searched from at once.
+constexpr size_t kSources = 256;
+using SourceMask = std::bitset<kSources>;
 
 SourceMask union_of(std::span<const int32_t> groups, const std::vector<SourceMask>& heard) {
   SourceMask mask;

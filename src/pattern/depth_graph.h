@@ -1,6 +1,5 @@
 // Groups and the classes of tokens that join them: the graph that dependency_depth searches.
 #pragma once
-#include <bitset>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -8,10 +7,6 @@
 #include "pattern/dependency_depth.h"
 
 namespace longnet {
-
-// A set of up to 256 sources, which are searched from at once.
-inline constexpr size_t kSources = 256;
-using SourceMask = std::bitset<kSources>;
 
 // Lists of group indices, back to back.
 class GroupLists {
