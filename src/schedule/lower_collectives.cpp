@@ -1,8 +1,23 @@
+// One collective op of a program as sends and receives, by the algorithms that lower_collectives.h
+// lists.
+//
+// P = 4, rank 1. [1 2 3 0]: the pieces of these ranks, as they lie in the slot (gather_orders.cpp);
+// "1 2 -> 3": sends the pieces 1 and 2 to rank 3; "3 0 <- 3": receives the pieces 3 and 0 from it.
+//
+//   all_gather
+//     ring                 [0 1 2 3]   1 -> 2, 0 <- 0     0 -> 2, 3 <- 0     3 -> 2, 2 <- 0
+//     recursive_doubling   [0 1 2 3]   1 -> 0, 0 <- 0     0 1 -> 3, 2 3 <- 3
+//     bruck                [1 2 3 0]   1 -> 0, 2 <- 2     1 2 -> 3, 3 0 <- 3
+//     hierarchical         [0 2 1 3]   1 -> 3, 3 <- 3     1 3 -> 0, 0 2 <- 0
+//       nodes of 2 ranks               across nodes       inside the node
+//   reduce_scatter: what comes is merged into the own partials
+//     ring                 [0 1 2 3]   0 -> 2, 3 <- 0     3 -> 2, 2 <- 0     2 -> 2, 1 <- 0
+//     recursive_halving    [0 1 2 3]   2 3 -> 3, 0 1 <- 3   0 -> 0, 1 <- 0
+//     linear               [0 1 2 3]   2 -> 2, 3 -> 3, 0 -> 0; 1 from each, merged at the end
 #include "schedule/lower_collectives.h"
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include "core/check.h"
@@ -11,31 +26,6 @@
 
 namespace longnet {
 namespace {
-
-struct UsedCollective {
-  int group_size;
-  std::string_view kind, algorithm;
-};
-
-// The collectives of some ranks, but not in groups of one.
-std::vector<UsedCollective> used_by(const Schedule& schedule, const CollectiveChoice& choice) {
-  std::vector<UsedCollective> out;
-  const int world = schedule.sharded.layout.world_size(), looked_at = std::min(world, 16);
-  for (int i = 0; i < looked_at; ++i) {
-    const RankProgram program = schedule.program(Rank(int64_t{world} * i / looked_at));
-    for (const Op& op : program.ops) {
-      if (const auto* g = std::get_if<AllGather>(&op.what))
-        out.push_back({g->group.count, "all_gather", to_string(gather_in(*g, choice))});
-      else if (const auto* a = std::get_if<AllToAll>(&op.what))
-        out.push_back({a->group.count, "all_to_all", to_string(choice.all_to_all)});
-      else if (const auto* r = std::get_if<ReduceScatter>(&op.what))
-        out.push_back({r->group.count, "reduce_scatter",
-                       to_string(reduce_in(*r, program.slots[size_t(r->what.slot)].kind, choice))});
-    }
-  }
-  std::erase_if(out, [](const UsedCollective& used) { return used.group_size == 1; });
-  return out;
-}
 
 class Lowering {
  public:
@@ -47,7 +37,7 @@ class Lowering {
     // Long programs are not copied for nothing.
     if (std::ranges::none_of(in_.ops, [](const Op& op) { return is_collective(op.what); }))
       return std::move(in_);
-    choose_orders();
+    order_gathered_pieces(in_, rank_, choice_);
     out_.pass = in_.pass, out_.scope = in_.scope;
     out_.slots = in_.slots, out_.kept = std::move(in_.kept);
     for (Op& op : in_.ops) {
@@ -65,62 +55,6 @@ class Lowering {
   }
 
  private:
-  // ---- orders of the gathered pieces: Bruck and hierarchical need their own ----
-
-  RankGroup ordered(const AllGather& op) const {
-    const RankGroup& g = op.group;
-    const AllGatherAlgorithm algorithm = gather_in(op, choice_);
-    RankGroup o = g;
-    if (algorithm == AllGatherAlgorithm::kBruck) o.rotation = g.index_of(rank_);
-    if (algorithm != AllGatherAlgorithm::kHierarchical) return o;
-    const int node_size = node_size_in(g, choice_);
-    return {.first = g.first,
-            .stride = node_size,
-            .count = g.count,
-            .inner_count = g.count / node_size,
-            .outer_stride = 1,
-            .inner_rotation = g.index_of(rank_) / node_size};
-  }
-
-  // A gathered slot's pieces lie in the order of its gather wherever the program names them.
-  void choose_orders() {
-    if (choice_.all_gather == AllGatherAlgorithm::kNative) return;
-    using Order = std::pair<Slice, RankGroup>;
-    std::vector<std::vector<Order>> orders(in_.slots.size());  // of rows, by slot
-    // Layers gather the same rows into the same slot.
-    const auto add_order = [&](const SlotView& view, const RankGroup& order) {
-      std::vector<Order>& here = orders.at(size_t(view.slot));
-      if (std::ranges::find(here, view.rows, &Order::first) == here.end())
-        here.push_back({view.rows, order});
-    };
-    for (const Op& op : in_.ops)
-      if (const auto* g = std::get_if<AllGather>(&op.what)) add_order(g->into, ordered(*g));
-    for (const Kept& kept : in_.kept)  // the forward pass has gathered them
-      if (in_.slots[size_t(kept.view.slot)].tag == SlotTag::kGathered)
-        add_order(kept.view, ordered({kept.view.rows.owners, kept.view}));
-    const std::vector<std::vector<Order>> gathers = orders;
-    for (const Op& op : in_.ops)  // gradients lie as their keys and queries do
-      if (const auto* b = std::get_if<AttendBackward>(&op.what))
-        for (const auto& [view, gradient] :
-             {std::pair{b->q, b->into_q}, std::pair{b->kv, b->into_kv}})
-          for (const auto& [rows, order] : gathers.at(size_t(view.slot)))
-            if (rows == view.rows) add_order(gradient, order);
-    const auto reorder = [&](SlotView& view) {
-      for (const auto& [rows, order] : orders.at(size_t(view.slot))) {
-        if (view.rows != rows) continue;
-        const RankGroup before = view.rows.owners;
-        view.rows.owners = order;
-        if (view.pieces == PieceRange{}) return;
-        check(view.num_pieces() == 1 && view.rows.head_parts == 1,
-              "only single pieces can be reordered");
-        view.pieces.first = order.index_of(before[view.first_piece()]);
-        return;
-      }
-    };
-    for (Op& op : in_.ops) for_each_view(op.what, [&](SlotView& view, bool) { reorder(view); });
-    for (Kept& kept : in_.kept) reorder(kept.view);
-  }
-
   // ---- one op, which ends when all ops in current_ have ended ----
 
   void lower(const Action& what, const std::vector<OpId>& after) {
@@ -357,28 +291,6 @@ class Lowering {
 };
 
 }  // namespace
-
-std::vector<std::string> collectives_used(const Schedule& schedule,
-                                          const CollectiveChoice& choice) {
-  std::set<std::string> used;
-  for (const auto& [size, kind, algorithm] : used_by(schedule, choice))
-    used.insert(concat(kind, ": ", algorithm));
-  return {used.begin(), used.end()};
-}
-
-std::string why_not_collective(const Schedule& schedule, std::string_view name,
-                               const CollectiveChoice& choice) {
-  if (name == to_string(AllGatherAlgorithm::kNative)) return {};
-  std::map<int, std::string> instead;  // what runs instead, by group size
-  for (const auto& [size, kind, algorithm] : used_by(schedule, choice)) {
-    if (name == algorithm) return {};
-    instead[size] = concat(kind, " runs by ", algorithm);
-  }
-  if (instead.empty()) return concat("no ranks exchange anything that ", name, " could carry");
-  const auto& [size, what] = *instead.rbegin();
-  return concat(name, " suits no group of this point (its largest has ", size, " ranks); its ",
-                what);
-}
 
 RankProgram lower_collectives(const ShardedProblem& sharded, RankProgram program, Rank rank,
                               const CollectiveChoice& choice) {

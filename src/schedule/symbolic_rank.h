@@ -1,5 +1,16 @@
 // Part of check_schedule: one rank's memory, symbolically. Slots hold "these pieces of that slice";
 // partial results are lists of contributions. Ops are applied in the order in which they happen.
+//
+//   N = 8, P = 2, branches {4, 1} and {8, 2}, rank 0 (tokens 0 to 3), where its program ends:
+//
+//   slot          rows                     contributions to its piece
+//   0 q, 1 kv     all of rank 0            none: inputs
+//   3 gathered    branch 1, of ranks 0 1   none: rows that a message brought
+//   2 output      all of rank 0            branch 0, queries 0..4, all heads: keys of slot 1
+//                                          branch 1, queries 0..4, all heads: keys of slot 3
+//   4 partial     branch 1, of rank 0      none any more: merged into the output
+//
+// check_output() compares them with the pattern, row by row and key by key.
 #pragma once
 #include <functional>
 #include <string>
