@@ -11,6 +11,19 @@ namespace {
 
 constexpr size_t kWorkspace = 64;
 
+// Functions of the library that the product does not call.
+struct Attributes {
+  const DynamicLibrary& library = cublaslt().library;
+  decltype(&cublasLtMatmulDescGetAttribute) desc =
+      library.require("cublasLtMatmulDescGetAttribute");
+  decltype(&cublasLtMatrixLayoutGetAttribute) layout =
+      library.require("cublasLtMatrixLayoutGetAttribute");
+};
+const Attributes& attributes() {
+  static const Attributes found;
+  return found;
+}
+
 template <class T, class Of, class Name>
 T get(cublasStatus_t (*attribute)(Of, Name, void*, size_t, size_t*), Of of, Name name) {
   T value{};
@@ -19,8 +32,8 @@ T get(cublasStatus_t (*attribute)(Of, Name, void*, size_t, size_t*), Of of, Name
   return value;
 }
 Matrix transposed(const void* data, cublasLtMatrixLayout_t layout) {
-  const auto size = [&](auto name) { return get<int64_t>(cublaslt().get_layout, layout, name); };
-  const auto type = get<uint32_t>(cublaslt().get_layout, layout, CUBLASLT_MATRIX_LAYOUT_TYPE);
+  const auto size = [&](auto name) { return get<int64_t>(attributes().layout, layout, name); };
+  const auto type = get<uint32_t>(attributes().layout, layout, CUBLASLT_MATRIX_LAYOUT_TYPE);
   return {const_cast<void*>(data), size(CUBLASLT_MATRIX_LAYOUT_COLS),
           size(CUBLASLT_MATRIX_LAYOUT_ROWS), size(CUBLASLT_MATRIX_LAYOUT_LD),
           type == CUDA_R_32F ? DType::kFloat32 : DType::kBFloat16};
@@ -33,7 +46,7 @@ cublasStatus_t multiply(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void*
                         const cublasLtMatmulAlgo_t*, void* workspace, size_t bytes,
                         cudaStream_t stream) {
   const auto is_transposed = [&](auto name) {
-    return get<int32_t>(cublaslt().get_desc, desc, name) == CUBLAS_OP_T;
+    return get<int32_t>(attributes().desc, desc, name) == CUBLAS_OP_T;
   };
   const float factor = *static_cast<const float*>(beta);
   check(*static_cast<const float*>(alpha) == 1 && (factor == 0 || factor == 1) && c == d,
@@ -47,9 +60,9 @@ cublasStatus_t multiply(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void*
                 .transpose_b = is_transposed(CUBLASLT_MATMUL_DESC_TRANSA),
                 .accumulate = factor == 1};
   const void* bias = nullptr;  // stored as d is
-  if (get<uint32_t>(cublaslt().get_desc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE) ==
+  if (get<uint32_t>(attributes().desc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE) ==
       CUBLASLT_EPILOGUE_BIAS)
-    bias = get<const void*>(cublaslt().get_desc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+    bias = get<const void*>(attributes().desc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
   emulate_launch(stream, [task, bias]() mutable {
     std::vector<float> numbers;
     for (int64_t j = 0; bias != nullptr && j < task.n(); ++j)

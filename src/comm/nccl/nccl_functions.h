@@ -10,9 +10,7 @@ namespace longnet {
 
 struct NcclFunctions {
   DynamicLibrary library{"libnccl.so.2"};
-  // Empty when there is a library, else why not.
-  std::string missing =
-      library.is_open() ? "" : concat("NCCL is not on the library path: ", library.error());
+  std::string missing = library.why_missing("NCCL");
   decltype(&ncclGetVersion) version = library.require("ncclGetVersion");
   decltype(&ncclGetErrorString) error_string = library.require("ncclGetErrorString");
   decltype(&ncclGetLastError) last_error = library.require("ncclGetLastError");

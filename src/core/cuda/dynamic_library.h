@@ -27,6 +27,10 @@ class DynamicLibrary {
     error_ = why ? why : name;
   }
   bool is_open() const { return handle_ != nullptr; }
+  // Empty when it is open, else that the library, by this name, is missing, and why.
+  std::string why_missing(const char* called) const {
+    return is_open() ? "" : concat(called, " is not on the library path: ", error_);
+  }
   const std::string& error() const { return error_; }
   // Null when the library has no such symbol.
   Symbol find(const char* symbol) const { return {handle_ ? dlsym(handle_, symbol) : nullptr}; }

@@ -2,11 +2,20 @@
 //   P = exp(S - L)   dV += P^T dO   dP = dO V^T   dS = P (dP - delta)   dQ += dS K   dK += dS^T Q
 //
 // Two kernels of one form (FlashAttention-2's; Dao, 2023), each of which computes S and dP: a block
-// has rows of two tensors and walks the rows of the other two, its columns. Where its rows are
-// queries it has dQ in registers, where they are keys dK and dV, of S^T and dP^T. 7 products of
-// tiles in all, for the 5 that atomic additions to dQ would leave: sums have one order.
+// has rows of two tensors and walks the rows of the other two, its columns, tile by tile.
 //
-// Products are those of backward_tile.cuh (mma.sync) or of backward_group.cuh (wgmma).
+//   kernel      kRowsAreKeys   rows    columns   of each tile   sums in registers
+//   dQ          false          Q, dO   K, V      S, dP          dQ += dS K
+//   dK and dV   true           K, V    Q, dO     S^T, dP^T      dK += dS^T Q, dV += P^T dO
+//
+//   128 rows that are queries, columns in tiles of 32 keys, causal (BlockRows, ColumnTiles):
+//
+//     rows 128..255    keys 0..31 | 32..63 | 64..95 | 96..127 | 128..159 | ... | 224..255
+//                      all_visible()                          | masked where key > query
+//
+// That is 7 products of tiles in all, for the 5 that atomic additions to dQ would leave: sums have
+// one order. BackwardTileRows is a warp's part of a block; its products are those of
+// backward_tile.cuh (mma.sync) or of backward_group.cuh (wgmma).
 #pragma once
 #include <cmath>
 #include <cstdint>

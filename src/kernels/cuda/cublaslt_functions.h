@@ -10,23 +10,17 @@ namespace longnet {
 
 struct CublasLtFunctions {
   DynamicLibrary library{concat("libcublasLt.so.", CUBLAS_VER_MAJOR).c_str()};
-  // Empty when there is a library, else why not.
-  std::string missing =
-      library.is_open() ? "" : concat("cuBLASLt is not on the library path: ", library.error());
+  std::string missing = library.why_missing("cuBLASLt");
   decltype(&cublasLtGetVersion) version = library.require("cublasLtGetVersion");
   decltype(&cublasLtGetStatusString) status_string = library.require("cublasLtGetStatusString");
   decltype(&cublasLtMatmulDescCreate) create_desc = library.require("cublasLtMatmulDescCreate");
   decltype(&cublasLtMatmulDescDestroy) destroy_desc = library.require("cublasLtMatmulDescDestroy");
   decltype(&cublasLtMatmulDescSetAttribute) set_desc =
       library.require("cublasLtMatmulDescSetAttribute");
-  decltype(&cublasLtMatmulDescGetAttribute) get_desc =
-      library.require("cublasLtMatmulDescGetAttribute");
   decltype(&cublasLtMatrixLayoutCreate) create_layout =
       library.require("cublasLtMatrixLayoutCreate");
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout =
       library.require("cublasLtMatrixLayoutDestroy");
-  decltype(&cublasLtMatrixLayoutGetAttribute) get_layout =
-      library.require("cublasLtMatrixLayoutGetAttribute");
   decltype(&cublasLtMatmulPreferenceCreate) create_preference =
       library.require("cublasLtMatmulPreferenceCreate");
   decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference =

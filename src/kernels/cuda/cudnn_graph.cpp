@@ -33,38 +33,10 @@ int64_t grad_q_sum_bytes(const SdpaShape& s) {
   return s.any_order ? values * int64_t{sizeof(float)} : 0;
 }
 
-// The device by its JSON text, or by its number.
-Descriptor describe_device(const std::string& json) {
-  Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  device.set_raw(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, json.size(),
-                 json.data());
-  return std::move(device.finalize("device description"));
-}
 Descriptor describe_device(int32_t index) {
   Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   device.set(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, index);
   return std::move(device.finalize("device"));
-}
-
-// Engine configurations in the order in which cuDNN would try them.
-std::vector<Descriptor> configurations(const OperationGraph& graph,
-                                       const std::optional<Descriptor>& device) {
-  Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.operations())
-      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
-  if (device) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
-  heuristics.finalize("heuristics");
-  constexpr size_t kMost = 8;
-  std::vector<Descriptor> found;
-  std::vector<cudnnBackendDescriptor_t> handles;
-  while (found.size() < kMost)
-    handles.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
-  int64_t count = 0;
-  check_cudnn(cudnn().get(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                          CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, handles.data()),
-              "heuristics' results");
-  while (int64_t(found.size()) > count) found.pop_back();
-  return found;
 }
 
 // Handles may not be shared by threads.
@@ -190,9 +162,8 @@ std::unique_ptr<const SdpaPlan> make_plan(const SdpaShape& shape) {
 }  // namespace
 
 std::string why_cudnn_absent() {
-  if (!cudnn().library.is_open())
-    return concat("cuDNN is not on the library path: ", cudnn().library.error(),
-                  "; use kernel cuda");
+  if (const std::string why = cudnn().library.why_missing("cuDNN"); !why.empty())
+    return why + "; use kernel cuda";
   const auto version = int(cudnn().version());
   if (version / 10000 != CUDNN_MAJOR || version < 90800)
     return concat("cuDNN ", library_version_text(version), " was found, this build needs ",
@@ -206,13 +177,6 @@ std::string describe_cudnn() {
   if (!why.empty()) return why;
   return concat(library_version_text(int(cudnn().version())), " (headers ", CUDNN_MAJOR, ".",
                 CUDNN_MINOR, ".", CUDNN_PATCHLEVEL, ")");
-}
-
-int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json) {
-  const std::string misaligned = why_misaligned(shape);
-  check(misaligned.empty(), "cuDNN: ", misaligned);
-  const OperationGraph graph = sdpa_graph(shape, lse_alignments(shape).front(), nullptr);
-  return int64_t(configurations(graph, describe_device(device_json)).size());
 }
 
 const SdpaPlan& sdpa_plan(const SdpaShape& shape) {

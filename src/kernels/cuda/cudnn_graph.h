@@ -3,17 +3,11 @@
 // The graphs are those of cudnn_sdpa.h. The header-only frontend is not needed.
 #pragma once
 #include <cstdint>
-#include <string>
 
 #include "core/cuda/device.h"
 #include "kernels/cuda/strided_view.h"
 
 namespace longnet {
-
-// Returns the number of engine configurations that cuDNN offers for a shape on the device that the
-// JSON text describes. Needs no device, but a libcuda.so.1 (the toolkit's stub will do). Throws
-// Error when the library is missing or refuses the graph.
-int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json);
 
 // A backward pass reads O and LSE.
 struct SdpaPointers {

@@ -1,8 +1,6 @@
 // Tests that cuDNN offers engines for every dilated view on H200 and A100. Device descriptions
 // replace the devices; nothing is run. Needs libcudnn.so.9 and a libcuda.so.1, if only the
 // toolkit's stub: ctest puts that on the library path (see kernels/CMakeLists.txt).
-#include "kernels/cuda/cudnn_graph.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/cuda/dynamic_library.h"
+#include "kernels/cuda/cudnn_sdpa.h"
 #include "kernels/cuda/device_kernel.h"
 #include "kernels/testing/packed_branch.h"
 
@@ -23,6 +22,18 @@ std::string description(const std::string& device) {
   text << file.rdbuf();
   EXPECT_FALSE(text.str().empty()) << device;
   return text.str();
+}
+
+// Number of engine configurations that cuDNN offers for a shape on the device that the JSON text
+// describes.
+int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_json) {
+  EXPECT_EQ(why_misaligned(shape), "");
+  Descriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.set_raw(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, device_json.size(),
+                 device_json.data());
+  device.finalize("device description");
+  const OperationGraph graph = sdpa_graph(shape, shape.backward ? 16 : 4, nullptr);
+  return std::ssize(configurations(graph, std::optional(std::move(device))));
 }
 
 // Branch (w, r) of packed [N][H][d] tensors, heads of one offset group folded into their stride.

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/cuda/dynamic_library.h"
@@ -55,7 +56,7 @@ inline void check_cudnn(cudnnStatus_t status, Located what) {
 class Descriptor {
  public:
   explicit Descriptor(cudnnBackendDescriptorType_t type) {
-    check(cudnn().library.is_open(), "cuDNN is missing: ", cudnn().library.error());
+    check(cudnn().library.is_open(), "", cudnn().library.why_missing("cuDNN"));
     cudnnBackendDescriptor_t made = nullptr;
     check_cudnn(cudnn().create_descriptor(type, &made), "create descriptor");
     handle_.reset(made);
@@ -199,5 +200,27 @@ class OperationGraph {
   std::vector<cudnnBackendDescriptor_t> ops_;
   Descriptor* operations_ = nullptr;
 };
+
+// Engine configurations for a graph in the order in which cuDNN would try them. A graph without a
+// handle is for `device`.
+inline std::vector<Descriptor> configurations(const OperationGraph& graph,
+                                              const std::optional<Descriptor>& device) {
+  Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.operations())
+      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
+  if (device) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
+  heuristics.finalize("heuristics");
+  constexpr size_t kMost = 8;
+  std::vector<Descriptor> found;
+  std::vector<cudnnBackendDescriptor_t> handles;
+  while (found.size() < kMost)
+    handles.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle());
+  int64_t count = 0;
+  check_cudnn(cudnn().get(heuristics.handle(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                          CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, handles.data()),
+              "heuristics' results");
+  while (int64_t(found.size()) > count) found.pop_back();
+  return found;
+}
 
 }  // namespace longnet

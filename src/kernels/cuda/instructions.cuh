@@ -59,6 +59,26 @@ __device__ __forceinline__ void store_shared(uint32_t at, float2 x) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x.x), "f"(x.y) : "memory");
 }
 
+// Over kLanes neighbouring lanes, in one order whatever the timing; known to all of them.
+template <class T>
+__device__ __forceinline__ T other_lane(T x, int offset) {
+  return __shfl_xor_sync(0xFFFFFFFFu, x, offset);
+}
+__device__ __forceinline__ float2 other_lane(float2 x, int offset) {
+  return {other_lane(x.x, offset), other_lane(x.y, offset)};
+}
+__device__ __forceinline__ float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+template <int kLanes = 32, class T, class Fold>
+__device__ __forceinline__ T over_lanes(T x, Fold fold) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x = fold(x, other_lane(x, offset));
+  return x;
+}
+template <int kLanes = 32, class T>
+__device__ __forceinline__ T lane_sum(T x) {
+  return over_lanes<kLanes>(x, [](T a, T b) { return a + b; });
+}
+
 // Over the four lanes of a quad, which share a row of accumulators.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));

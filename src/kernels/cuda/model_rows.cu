@@ -246,9 +246,7 @@ void prepare_task(const AddTask& task, std::byte*, Prepared& work) {
     then_each_group(work, Add<View>{x, y}, task.y.rows, task.y.cols / View::kWidth,
                     "launch of add");
   };
-  const Matrix &x = task.x, &y = task.y;
-  if (!fit_eights({x, y})) return add(Ones(x), Ones(y));
-  is_bf16(y) ? add(WideBf16(x), WideBf16(y)) : add(WideFloats(x), WideFloats(y));
+  with_views(add, task.x, task.y);
 }
 
 void prepare_task(const GeluTask& task, std::byte*, Prepared& work) {
@@ -256,9 +254,7 @@ void prepare_task(const GeluTask& task, std::byte*, Prepared& work) {
     then_each_group(work, Gelu<View>{x, y}, task.x.rows, task.x.cols / View::kWidth,
                     "launch of gelu");
   };
-  if (fit_eights({task.x, task.y}) && is_bf16(task.x))
-    return gelu(WideBf16(task.x), WideBf16(task.y));
-  gelu(Ones(task.x), Ones(task.y));
+  with_views(gelu, task.x, task.y);
 }
 
 void prepare_task(const GeluBackwardTask& task, std::byte*, Prepared& work) {
@@ -266,9 +262,7 @@ void prepare_task(const GeluBackwardTask& task, std::byte*, Prepared& work) {
     then_each_group(work, GeluBackward<View>{x, grad_y, grad_x}, task.x.rows,
                     task.x.cols / View::kWidth, "launch of gelu_backward");
   };
-  if (fit_eights({task.x, task.grad_y, task.grad_x}) && is_bf16(task.x))
-    return backward(WideBf16(task.x), WideBf16(task.grad_y), WideBf16(task.grad_x));
-  backward(Ones(task.x), Ones(task.grad_y), Ones(task.grad_x));
+  with_views(backward, task.x, task.grad_y, task.grad_x);
 }
 
 void prepare_task(const EmbedTask& task, std::byte*, Prepared& work) {
@@ -308,10 +302,7 @@ void prepare_task(const AddColumnsTask& task, std::byte* workspace, Prepared& wo
                 "launch of add_columns", sum_rows_kernel<View>, x, rows, int(groups), piece,
                 partial);
   };
-  if (!fits_eights(task.x))
-    sum(Ones(task.x));
-  else
-    is_bf16(task.x) ? sum(WideBf16(task.x)) : sum(WideFloats(task.x));
+  with_views(sum, task.x);
   prepare_sums_of_columns({partial, pieces, task.x.cols, task.x.cols}, task.into, work);
 }
 

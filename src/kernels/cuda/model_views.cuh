@@ -138,6 +138,13 @@ inline bool fit_eights(std::initializer_list<Matrix> all) {
   return std::ranges::all_of(all, fits_eights);
 }
 inline bool is_bf16(const Matrix& m) { return m.dtype == DType::kBFloat16; }
+// Calls launch(a view of each matrix); they are stored alike. Groups of eight where all allow it.
+template <class Launch, class... More>
+void with_views(const Launch& launch, const Matrix& first, const More&... more) {
+  if (!fit_eights({first, more...})) return launch(Ones(first), Ones(more)...);
+  if (is_bf16(first)) return launch(WideBf16(first), WideBf16(more)...);
+  launch(WideFloats(first), WideFloats(more)...);
+}
 inline Matrix row_of(const float* at, int64_t count) {
   return {const_cast<float*>(at), 1, count, count, DType::kFloat32};
 }
@@ -185,21 +192,6 @@ void then_each_group(Prepared& work, const Op& op, int64_t rows, int64_t groups,
 
 // ---- sums, in one order whatever the timing ----
 
-template <class T>
-__device__ T other_lane(T x, int offset) {
-  return __shfl_xor_sync(0xFFFFFFFFu, x, offset);
-}
-__device__ inline float2 other_lane(float2 x, int offset) {
-  return {other_lane(x.x, offset), other_lane(x.y, offset)};
-}
-__device__ inline float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
-
-template <class T, class Fold>
-__device__ T over_warp(T x, Fold fold) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = fold(x, other_lane(x, offset));
-  return x;
-}
 // A place of shared memory for each warp of a team.
 template <int kTeam>
 struct TeamPlaces {
@@ -214,7 +206,7 @@ struct TeamPlaces {
 // call this. Known to all of them.
 template <int kTeam, class T, class Fold>
 __device__ T over_team(T x, TeamPlaces<kTeam>& shared, Fold fold) {
-  x = over_warp(x, fold);
+  x = over_lanes(x, fold);
   if constexpr (kTeam > kWarp) {
     __syncthreads();  // what was there has been read
     if (threadIdx.x % kWarp == 0) shared.template at<T>(int(threadIdx.x) / kWarp) = x;

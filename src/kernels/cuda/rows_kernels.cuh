@@ -167,17 +167,6 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kWarp = 32, kWarps = kThreads / kWarp;
 
-template <class T, class Fold>
-__device__ T over_warp(T x, Fold fold) {
-  for (int offset = kWarp / 2; offset > 0; offset /= 2)
-    x = fold(x, __shfl_down_sync(0xFFFFFFFFu, x, offset));
-  return x;  // lane 0's is that of all
-}
-template <class T>
-__device__ T warp_sum(T x) {
-  return over_warp(x, [](T a, T b) { return a + b; });
-}
-
 __global__ void __launch_bounds__(kThreads)
     delta_kernel(const DeltaTask* tasks, const RowTile* tiles, int head_dim) {
   const RowTile tile = tiles[blockIdx.x];
@@ -190,7 +179,7 @@ __global__ void __launch_bounds__(kThreads)
         static_cast<const uint16_t*>(task.grad_out) + row * task.grad_out_stride;
     float sum = 0.0f;
     for (int k = lane; k < head_dim; k += kWarp) sum += o[k] * bf16_value(grad_out[k]);
-    sum = warp_sum(sum);
+    sum = lane_sum(sum);
     float* const into = task.statistics + row * task.statistics_stride;
     if (lane == 0) into[0] = task.out.lse[row * task.out.lse_stride];
     if (lane == 0) into[1] = sum;
@@ -205,8 +194,8 @@ __device__ int largest_column(const uint16_t* row, int head_dim, int except) {
     const uint32_t key = uint32_t(row[k] & 0x7FFF) << 16 | uint32_t(0xFFFF - k);
     if (k != except && key > best) best = key;
   }
-  best = over_warp(best, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
-  return int(0xFFFF - (__shfl_sync(0xFFFFFFFFu, best, 0) & 0xFFFF));
+  best = over_lanes(best, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
+  return int(0xFFFF - (best & 0xFFFF));
 }
 
 __global__ void __launch_bounds__(kThreads)

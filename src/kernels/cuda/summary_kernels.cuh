@@ -13,15 +13,6 @@ namespace {
 
 using Hash = unsigned long long;
 
-// The sum over the threads of a row, known to all of them.
-template <int kShare, class T>
-__device__ T over_share(T x) {
-#pragma unroll
-  for (int offset = kShare / 2; offset > 0; offset /= 2)
-    x += __shfl_xor_sync(0xFFFFFFFFu, x, offset);
-  return x;
-}
-
 // A value of a thread's rows, which come in equal steps: the first row's, then the next one's.
 template <int kShare, class T>
 class InSteps {
@@ -53,7 +44,7 @@ __device__ void for_each_row(const RowTile& tile, Part part, Done done) {
 #pragma unroll 1
     for (int n = 0; n < kShare && first + n * kAtOnce < tile.count; ++n) {
       const int i = first + n * kAtOnce + mine;
-      const Hash sum = over_share<kShare>(part(i < tile.count));
+      const Hash sum = lane_sum<kShare>(part(i < tile.count));
       if (n == at) kept = sum;
     }
     const int i = first + at * kAtOnce + mine;
@@ -121,7 +112,7 @@ __device__ Hash named_hash(const FillRows& task, int64_t row, Hash words) {
 }
 
 __device__ void add_to_total(Hash mine, Hash* total) {
-  mine = warp_sum(mine);
+  mine = lane_sum(mine);
   if (int(threadIdx.x) % kWarp == 0) atomicAdd(total, mine);
 }
 
@@ -204,16 +195,16 @@ class SeenOutput {
     absent_ += lse == -INFINITY ? 1 : 0;
     if (!isnan(lse) && lse != -INFINITY) lse_sum_ += lse;
   }
-  // Of a whole warp; complete in lane 0 only.
+  // Of a whole warp.
   __device__ OutputSummary of_warp() const {
-    return {.absent_rows = warp_sum(absent_),
-            .nan_values = warp_sum(nans_),
-            .sum = warp_sum(sum_),
-            .sum_squares = warp_sum(squares_),
-            .min = over_warp(low_, [](float a, float b) { return fminf(a, b); }),
-            .max = over_warp(high_, [](float a, float b) { return fmaxf(a, b); }),
-            .lse_sum = warp_sum(lse_sum_),
-            .digest = warp_sum(digest_)};
+    return {.absent_rows = lane_sum(absent_),
+            .nan_values = lane_sum(nans_),
+            .sum = lane_sum(sum_),
+            .sum_squares = lane_sum(squares_),
+            .min = over_lanes(low_, [](float a, float b) { return fminf(a, b); }),
+            .max = over_lanes(high_, [](float a, float b) { return fmaxf(a, b); }),
+            .lse_sum = lane_sum(lse_sum_),
+            .digest = lane_sum(digest_)};
   }
 
  private:
@@ -274,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, 4)  // as many blocks as it takes to
         if (__any_sync(0xFFFFFFFFu, isnan(sum_of(x[0]) + sum_of(x[1])))) {
           nans = count_nans(x[0]) + count_nans(x[1]);
           seen.add_nans(nans);
-          nans = over_share<kShare>(nans);
+          nans = lane_sum<kShare>(nans);
         }
         Hash hash = 0;
         for (int k = 0; k < 2; ++k) {
