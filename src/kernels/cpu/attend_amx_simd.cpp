@@ -227,10 +227,8 @@ void amx_attend_on_target(const AttendTask& task, const AttendOptions& options,
                           std::byte* workspace) {
   const TileRegisters registers;
   const AmxWorkspace ws(workspace, options);
-  if (options.dtype == DType::kFloat32)
-    amx_attend_storage<float>(task, options, ws);
-  else
-    amx_attend_storage<Bf16Bits>(task, options, ws);
+  options.dtype == DType::kFloat32 ? amx_attend_storage<float>(task, options, ws)
+                                   : amx_attend_storage<Bf16Bits>(task, options, ws);
 }
 
 bool has_vectors_beside_tiles() { return true; }

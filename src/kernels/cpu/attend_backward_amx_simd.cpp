@@ -1,3 +1,14 @@
+// Gradients of a block of queries and keys by AMX tiles: attend_amx_simd.h has the method.
+//
+// The products of a panel of 128 keys with 64 queries, 32 keys at a time (a step), 32 queries at a
+// time (a pair of 16). X' is X transposed; each product sums over 32 numbers at a time.
+//
+//   product         tiles A of     tiles B of         sums over   goes to
+//   S' = K Q'       k              q                  head_dim    s, then P' in p
+//   dP' = V dO'     v              grad_out           head_dim    dp, then dS' in ds, ds_columns
+//   dV += P' dO     p              grad_out_columns   queries     grad_v
+//   dK += dS' Q     ds             q_columns          queries     grad_k
+//   dQ' += K' dS'   k_columns      ds_columns         keys        grad_q
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -253,10 +264,8 @@ void amx_backward_on_target(const BackwardTask& task, KeyRange range, const Atte
                             std::byte* workspace) {
   const TileRegisters registers;
   const AmxBackwardWorkspace ws(workspace, options);
-  if (options.dtype == DType::kFloat32)
-    amx_backward_storage<float>(task, range, options, ws);
-  else
-    amx_backward_storage<Bf16Bits>(task, range, options, ws);
+  options.dtype == DType::kFloat32 ? amx_backward_storage<float>(task, range, options, ws)
+                                   : amx_backward_storage<Bf16Bits>(task, range, options, ws);
 }
 
 #else

@@ -182,11 +182,8 @@ void backward_storage(const BackwardTask& task, KeyRange range, const AttendOpti
 
 void backward_on_target(const BackwardTask& task, KeyRange range, const AttendOptions& options,
                         std::byte* workspace) {
-  if (options.dtype == DType::kFloat32) {
-    backward_storage<float>(task, range, options, workspace);
-  } else {
-    backward_storage<Bf16Bits>(task, range, options, workspace);
-  }
+  options.dtype == DType::kFloat32 ? backward_storage<float>(task, range, options, workspace)
+                                   : backward_storage<Bf16Bits>(task, range, options, workspace);
 }
 
 template <class Storage>
@@ -205,11 +202,8 @@ void delta_storage(const DeltaTask& task, int64_t head_dim) {
 }
 
 void delta_on_target(const DeltaTask& task, const AttendOptions& options) {
-  if (options.dtype == DType::kFloat32) {
-    delta_storage<float>(task, options.head_dim);
-  } else {
-    delta_storage<Bf16Bits>(task, options.head_dim);
-  }
+  options.dtype == DType::kFloat32 ? delta_storage<float>(task, options.head_dim)
+                                   : delta_storage<Bf16Bits>(task, options.head_dim);
 }
 
 }  // namespace HWY_NAMESPACE

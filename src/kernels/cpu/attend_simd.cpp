@@ -208,11 +208,8 @@ void attend_storage(const AttendTask& task, const AttendOptions& options, std::b
 }
 
 void attend_on_target(const AttendTask& task, const AttendOptions& options, std::byte* workspace) {
-  if (options.dtype == DType::kFloat32) {
-    attend_storage<float>(task, options, workspace);
-  } else {
-    attend_storage<Bf16Bits>(task, options, workspace);
-  }
+  options.dtype == DType::kFloat32 ? attend_storage<float>(task, options, workspace)
+                                   : attend_storage<Bf16Bits>(task, options, workspace);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -204,15 +204,8 @@ class BlockProduct {
 
 void gemm_on_target(const GemmTask& task, const GemmBlock& block, std::byte* workspace) {
   BlockProduct work(task, block, workspace);
-  const bool wide_a = task.a.dtype == DType::kFloat32, wide_b = task.b.dtype == DType::kFloat32;
-  if (wide_a && wide_b)
-    work.multiply<float, float>();
-  else if (wide_a)
-    work.multiply<float, Bf16Bits>();
-  else if (wide_b)
-    work.multiply<Bf16Bits, float>();
-  else
-    work.multiply<Bf16Bits, Bf16Bits>();
+  with_storages(task.a, task.b,
+                [&]<class A, class B>(A, B) HWY_ATTR { work.template multiply<A, B>(); });
 }
 
 }  // namespace HWY_NAMESPACE

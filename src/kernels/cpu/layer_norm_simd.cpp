@@ -90,10 +90,7 @@ void layer_norm(const LayerNormTask& task) {
 }
 
 void layer_norm_on_target(const LayerNormTask& task) {
-  if (is_wide(task.x))
-    is_wide(task.y) ? layer_norm<float, float>(task) : layer_norm<float, Bf16Bits>(task);
-  else
-    is_wide(task.y) ? layer_norm<Bf16Bits, float>(task) : layer_norm<Bf16Bits, Bf16Bits>(task);
+  with_storages(task.x, task.y, [&]<class X, class Y>(X, Y) HWY_ATTR { layer_norm<X, Y>(task); });
 }
 
 // With g = grad_y * gain and the normalised row z:
@@ -177,21 +174,13 @@ void layer_norm_sums(const LayerNormSumsTask& task) {
 }
 
 void layer_norm_sums_on_target(const LayerNormSumsTask& task) {
-  if (is_wide(task.x))
-    is_wide(task.grad_y) ? layer_norm_sums<float, float>(task)
-                         : layer_norm_sums<float, Bf16Bits>(task);
-  else
-    is_wide(task.grad_y) ? layer_norm_sums<Bf16Bits, float>(task)
-                         : layer_norm_sums<Bf16Bits, Bf16Bits>(task);
+  with_storages(task.x, task.grad_y,
+                [&]<class X, class Y>(X, Y) HWY_ATTR { layer_norm_sums<X, Y>(task); });
 }
 
 void layer_norm_backward_on_target(const LayerNormBackwardTask& task) {
-  if (is_wide(task.x))
-    is_wide(task.grad_y) ? layer_norm_backward<float, float>(task)
-                         : layer_norm_backward<float, Bf16Bits>(task);
-  else
-    is_wide(task.grad_y) ? layer_norm_backward<Bf16Bits, float>(task)
-                         : layer_norm_backward<Bf16Bits, Bf16Bits>(task);
+  with_storages(task.x, task.grad_y,
+                [&]<class X, class Y>(X, Y) HWY_ATTR { layer_norm_backward<X, Y>(task); });
 }
 
 }  // namespace HWY_NAMESPACE

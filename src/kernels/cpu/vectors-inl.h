@@ -67,6 +67,14 @@ HWY_INLINE Storage* row_of(const Matrix& x, int64_t i) {
   return static_cast<Storage*>(x.data) + i * x.stride;
 }
 HWY_INLINE bool is_wide(const Matrix& x) { return x.dtype == DType::kFloat32; }
+// Calls body(a number of x, a number of y), as they are stored.
+template <class Body>
+HWY_INLINE void with_storages(const Matrix& x, const Matrix& y, const Body& body) {
+  if (is_wide(x))
+    is_wide(y) ? body(float{}, float{}) : body(float{}, Bf16Bits{});
+  else
+    is_wide(y) ? body(Bf16Bits{}, float{}) : body(Bf16Bits{}, Bf16Bits{});
+}
 
 // A sum over a row, vector by vector; the lanes are added in the end.
 class RowSum {
