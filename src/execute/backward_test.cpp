@@ -250,7 +250,7 @@ std::vector<std::string> backward_kernels() {
 #endif
   std::vector<std::string> names;
   for (const std::string& name : names_of(kernels()))
-    if (make_kernel(name)->why_backward_unsupported({}).empty()) names.push_back(name);
+    if (make_kernel(name)->why_unsupported({}).empty()) names.push_back(name);
   return names;
 }
 

@@ -23,7 +23,7 @@ void RunPhases::add(const Action& what, double seconds) {
 }
 
 void require_supported(const AttentionKernel& kernel, const BoundProgram& bound) {
-  const std::string refusal = kernel.why_unsupported(bound.options(), bound.program().pass);
+  const std::string refusal = kernel.why_unsupported(bound.options());
   check(refusal.empty(), "kernel ", kernel.name(), ": ", refusal);
 }
 

@@ -71,7 +71,11 @@ class AttentionKernel {
   virtual ~AttentionKernel() = default;
   virtual std::string_view name() const = 0;
   // Empty when the kernel supports these options, else the reason.
-  virtual std::string why_unsupported(const AttendOptions& options) const = 0;
+  std::string why_unsupported(const AttendOptions& options) const {
+    if (options.output_dtype == DType::kFloat32) return why_shape_unsupported(options);
+    return concat("the kernel ", name(), " stores O in fp32, not ", to_string(options.output_dtype),
+                  ": model.output_dtype is for GPUs");
+  }
   // Bytes of scratch memory that attend() needs, for any tasks, on `threads` threads; 64-byte
   // aligned.
   virtual int64_t workspace_bytes(const AttendOptions& options, int threads) const = 0;
@@ -85,33 +89,18 @@ class AttentionKernel {
   // by LSE; with those of the branch itself, of a mixture by sum or mean; with the merged L and the
   // branch's delta, of one by LSE with detached weights. L = -inf counts as +inf.
   // The result does not depend on `threads`. Allocates nothing.
-  virtual void attend_backward(std::span<const BackwardGrid>, const AttendOptions&, int,
-                               std::span<std::byte>) const {
-    check(false, "", why_backward_unsupported({}));
-  }
-  // Why attend_backward() cannot run with these options; empty: it can.
-  virtual std::string why_backward_unsupported(const AttendOptions&) const {
-    return concat("the kernel ", name(), " has no backward pass");
-  }
+  virtual void attend_backward(std::span<const BackwardGrid> grids, const AttendOptions& options,
+                               int threads, std::span<std::byte> workspace) const = 0;
   // Enough for attend() too: all mixtures but the exact one by LSE attend once more.
-  virtual int64_t backward_workspace_bytes(const AttendOptions&, int) const { return 0; }
+  virtual int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const = 0;
   // Whether P = exp(S - L), and dS of a backward pass, are rounded to 16 bits before products.
   virtual bool rounds_probabilities(DType) const { return false; }
-  // Why this pass cannot run with these options; empty: it can.
-  std::string why_unsupported(const AttendOptions& options, Pass pass) const {
-    if (options.output_dtype != DType::kFloat32)
-      return concat("the kernel ", name(), " stores O in fp32, not ",
-                    to_string(options.output_dtype), ": model.output_dtype is for GPUs");
-    const std::string why = has_forward(pass) ? why_unsupported(options) : "";
-    return why.empty() && has_backward(pass) ? why_backward_unsupported(options) : why;
-  }
   int64_t workspace_bytes(const AttendOptions& options, int threads, Pass pass) const {
     return std::max(has_forward(pass) ? workspace_bytes(options, threads) : 0,
                     has_backward(pass) ? backward_workspace_bytes(options, threads) : 0);
   }
-  virtual void delta(std::span<const DeltaTask>, const AttendOptions&, int) const {
-    check(false, "", why_backward_unsupported({}));
-  }
+  virtual void delta(std::span<const DeltaTask> tasks, const AttendOptions& options,
+                     int threads) const = 0;
   virtual void merge(std::span<const MergeTask> tasks, MergeRule rule, const AttendOptions& options,
                      int threads) const = 0;
   // Sums of gradients.
@@ -120,6 +109,9 @@ class AttentionKernel {
   virtual void pack(std::span<const PackTask> tasks, Conversion conversion,
                     const AttendOptions& options, int threads) const = 0;
   virtual void fill(std::span<const std::span<float>> ranges, float value, int threads) const = 0;
+
+ protected:
+  virtual std::string why_shape_unsupported(const AttendOptions& options) const = 0;
 };
 
 // Empty for a multiple of 8 from 8 to `most`, else why a kernel refuses this head_dim.

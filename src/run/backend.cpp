@@ -106,7 +106,7 @@ class HostBackend final : public Backend {
  public:
   bool on_gpu() const override { return false; }
   std::string why_kernel_unsupported(const PointParams& p) const override {
-    return make_kernel(p.kernel)->why_unsupported(attend_options(p), p.pass);
+    return make_kernel(p.kernel)->why_unsupported(attend_options(p));
   }
   int64_t workspace_bytes(const PointParams& p, int threads) const override {
     // A walk makes the output before a backward pass.

@@ -60,7 +60,7 @@ inline double unmasked_pairs(const AttendGrid& grid) {
 class WatchedKernel final : public AttentionKernel {
  public:
   std::string_view name() const override { return kernel_->name(); }
-  std::string why_unsupported(const AttendOptions& options) const override {
+  std::string why_shape_unsupported(const AttendOptions& options) const override {
     return kernel_->why_unsupported(options);
   }
   int64_t workspace_bytes(const AttendOptions& options, int threads) const override {
@@ -70,9 +70,6 @@ class WatchedKernel final : public AttentionKernel {
               std::span<std::byte> workspace) const override {
     for (const AttendGrid& grid : grids) pairs += unmasked_pairs(grid);
     if (!stopped) kernel_->attend(grids, options, threads, workspace);
-  }
-  std::string why_backward_unsupported(const AttendOptions& options) const override {
-    return kernel_->why_backward_unsupported(options);
   }
   int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const override {
     return kernel_->backward_workspace_bytes(options, threads);

@@ -365,9 +365,7 @@ TEST_F(CpuBackwardTest, TheProgressHookIsCalledBetweenPanelsAndInLongOnes) {
   });
 }
 
-TEST_F(CpuBackwardTest, UnsupportedOptionsHaveAReason) {
-  EXPECT_EQ(cpu_->why_backward_unsupported({.head_dim = 64}), "");
-  EXPECT_NE(cpu_->why_backward_unsupported({.head_dim = 20}), "");
+TEST_F(CpuBackwardTest, NoWorkspaceIsAnError) {
   EXPECT_THROW(cpu_->attend_backward({}, {.head_dim = 64}, 1, {}), Error);  // no workspace
 }
 

@@ -36,10 +36,6 @@ class CpuKernel : public AttentionKernel {
  public:
   std::string_view name() const override { return "cpu"; }
 
-  std::string why_unsupported(const AttendOptions& options) const override {
-    return why_head_dim_unsupported(options.head_dim, kMaxHeadDim);
-  }
-
   int64_t workspace_bytes(const AttendOptions& options, int threads) const override {
     return task_bytes(options) * std::max(threads, 1);
   }
@@ -65,10 +61,6 @@ class CpuKernel : public AttentionKernel {
                            std::min(piece, grid.task.q.rows - begin), dtype_bytes(options.dtype)),
                    thread == 0 ? options : elsewhere, workspace.data() + thread * per_thread);
         });
-  }
-
-  std::string why_backward_unsupported(const AttendOptions& options) const override {
-    return why_unsupported(options);
   }
 
   int64_t backward_workspace_bytes(const AttendOptions& options, int threads) const override {
@@ -99,8 +91,7 @@ class CpuKernel : public AttentionKernel {
 
   void delta(std::span<const DeltaTask> tasks, const AttendOptions& options,
              int threads) const override {
-    const std::string why = why_backward_unsupported(options);
-    check(why.empty(), "kernel ", name(), ": ", why);
+    check_supported(options);
     parallel_for_pieces(
         tasks, kPieceRows, threads, [&](DeltaTask piece, int64_t begin, int64_t rows) {
           piece.out = advanced(piece.out, begin);
@@ -170,6 +161,9 @@ class CpuKernel : public AttentionKernel {
   }
 
  protected:
+  std::string why_shape_unsupported(const AttendOptions& options) const override {
+    return why_head_dim_unsupported(options.head_dim, kMaxHeadDim);
+  }
   // Bytes of scratch memory of a task's forward pass, and that pass.
   virtual int64_t task_bytes(const AttendOptions& options) const {
     return attend_workspace_bytes(options.head_dim);
@@ -189,10 +183,13 @@ class CpuKernel : public AttentionKernel {
   virtual int64_t tile_rows() const { return kBackwardTileRows; }
 
  private:
+  void check_supported(const AttendOptions& options) const {
+    const std::string why = why_unsupported(options);
+    check(why.empty(), "kernel ", name(), ": ", why);
+  }
   void check_call(const AttendOptions& options, int threads, int64_t needed,
                   std::span<const std::byte> workspace) const {
-    const std::string reason = why_unsupported(options);
-    check(reason.empty(), "kernel ", name(), ": ", reason);
+    check_supported(options);
     check_workspace(workspace, needed, threads);
   }
 
@@ -220,13 +217,13 @@ class AmxKernel final : public CpuKernel {
  public:
   std::string_view name() const override { return "cpu_amx"; }
 
-  std::string why_unsupported(const AttendOptions& options) const override {
-    const std::string why = CpuKernel::why_unsupported(options);
-    return why.empty() ? why_amx_absent() : why;
-  }
   bool rounds_probabilities(DType storage) const override { return storage == DType::kBFloat16; }
 
  protected:
+  std::string why_shape_unsupported(const AttendOptions& options) const override {
+    const std::string why = CpuKernel::why_shape_unsupported(options);
+    return why.empty() ? why_amx_absent() : why;
+  }
   int64_t task_bytes(const AttendOptions& options) const override {
     return amx_workspace_bytes(options);
   }

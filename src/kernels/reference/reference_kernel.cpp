@@ -108,10 +108,6 @@ class ReferenceKernel final : public AttentionKernel {
  public:
   std::string_view name() const override { return "reference"; }
 
-  std::string why_unsupported(const AttendOptions& options) const override {
-    return options.head_dim >= 1 ? "" : "head_dim must be at least 1";
-  }
-
   int64_t workspace_bytes(const AttendOptions&, int) const override { return 0; }
 
   void attend(std::span<const AttendGrid> grids, const AttendOptions& options, int,
@@ -121,9 +117,7 @@ class ReferenceKernel final : public AttentionKernel {
         for (int64_t i = 0; i < grid.task.q.rows; ++i) attend_row(grid.at(t), i, options);
   }
 
-  std::string why_backward_unsupported(const AttendOptions& options) const override {
-    return why_unsupported(options);
-  }
+  int64_t backward_workspace_bytes(const AttendOptions&, int) const override { return 0; }
 
   void attend_backward(std::span<const BackwardGrid> grids, const AttendOptions& options, int,
                        std::span<std::byte>) const override {
@@ -180,6 +174,9 @@ class ReferenceKernel final : public AttentionKernel {
   }
 
  private:
+  std::string why_shape_unsupported(const AttendOptions& options) const override {
+    return options.head_dim >= 1 ? "" : "head_dim must be at least 1";
+  }
   // fn(element of `from`, element of `into`)
   template <class From, class Into, class Fn>
   static void for_each(std::span<const PackTask> tasks, int64_t head_dim, Fn fn) {
