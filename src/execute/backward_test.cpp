@@ -117,14 +117,14 @@ ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedP
       for (int64_t head = 0; head < p.num_heads; ++head) queries.push_back({batch, head, token});
       for (int64_t head = 0; head < p.num_kv_heads; ++head) keys.push_back({batch, head, token});
     }
-  for (const std::vector<double>& row : reference_query_gradients(p, pattern, queries))
+  for (const std::vector<double>& row : defined_query_gradients(p, pattern, queries))
     out.q.insert(out.q.end(), row.begin(), row.end());
   out.k.resize(keys.size() * d);
   out.v.resize(keys.size() * d);
   for (const SoftmaxPart& part : softmax_parts(p, pattern, queries)) {
     std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
     const auto statistics = [&](const QuerySample& query, const std::vector<float>& grad_out) {
-      const ReferenceRow& row =
+      const DefinedRow& row =
           part.rows[size_t((query.batch * p.seq_len + query.token) * p.num_heads + query.head)];
       return RowStatistics{
           row.lse, std::inner_product(grad_out.begin(), grad_out.end(), row.o.begin(), 0.0)};

@@ -1,9 +1,18 @@
 // Part of BoundProgram: which rows of which slot each task reads and writes, as grids of tasks at
 // equal distances.
 //
-// N = 16, P = 4, branch {8, 2}, rank 1 (tokens 4 to 7), head 0: its queries 4 and 6 become one
-// task; the task's keys 0 2 4 6 lie in a gathered slot as two runs, 0 2 (of rank 0) and 4 6 (of
-// rank 1). Two heads and segments of 2 tokens would make a grid of 2 segments x 2 heads.
+//   for each head             its queries, in runs of rows at equal distances     LocatedRun
+//     for each run              the keys of its segment, in runs in their slot    KeyLists
+//                               a task; whole segments alike are a grid           stretches
+//   grids side by side, in one: heads at equal distances, sequences               joined, repeated
+//
+// N = 16, P = 4, branch {8, 2}, two heads, rank 1 (tokens 4 to 7), keys gathered from ranks 0, 1:
+//
+//   head   queries   keys      the same in the gathered slot
+//   0      4 6       0 2 4 6   two runs: 0 2 of rank 0, 4 6 of rank 1
+//   1      5 7       1 3 5 7   two runs, each as far behind those of head 0
+//
+// are a grid of 1 segment x 2 heads; segments of 2 tokens would make one of 2 segments x 2 heads.
 #include <algorithm>
 
 #include "execute/bound_program.h"
@@ -88,11 +97,10 @@ struct BoundProgram::KeyLists {
   void append(std::vector<KvRun>& list, TokenInterval within, int64_t segments) const {
     const AttentionProblem& p = program.sharded_.problem;
     const int64_t row = p.head_dim * dtype_bytes(p.dtype);
-    const std::byte* const base = program.memory_[size_t(op.kv.slot)].data();
     for (const auto& piece : map.pieces())
       map.for_each_run(piece, op.branch, head, within, [&](const TokenRange& k, int64_t) {
         const auto place = map.locate(piece, batch, head, k);
-        const std::byte* const at = base + piece.byte_offset + place.row * row;
+        const std::byte* const at = program.begin_of(op.kv, piece) + place.row * row;
         list.push_back({.k = at,
                         .v = at + piece.rows * row,
                         .row_stride = place.step * p.head_dim,
@@ -134,7 +142,6 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
   if (op.into.slot >= 0) out.emplace(sharded_, TensorKind::kPartial, op.into.rows);
   const BranchRows rows(sharded_.pattern, op.branch, p);
   const int64_t row = p.head_dim * dtype_bytes(p.dtype);
-  const std::byte* const q_base = memory_[size_t(op.q.slot)].data();
 
   // Pieces of queries and results belong together by owner; gathers may have ordered the queries.
   const auto out_of = [&](size_t q_piece, int64_t head) -> const RowMap::Piece& {
@@ -142,7 +149,7 @@ std::vector<AttendGrid> BoundProgram::attends_of_batch(const Attend& op, int64_t
   };
   const auto grid_of = [&](const LocatedRun& run, int64_t head, const KeyRuns& kv) {
     const RowMap::Piece& q_piece = queries.pieces()[run.piece];
-    AttendGrid grid{.task = {.q = {.q = q_base + q_piece.byte_offset + run.q.row * row,
+    AttendGrid grid{.task = {.q = {.q = begin_of(op.q, q_piece) + run.q.row * row,
                                    .row_stride = run.q.step * p.head_dim,
                                    .rows = run.tokens.count,
                                    .first_token = run.tokens.first,
@@ -244,10 +251,8 @@ void BoundProgram::bind_delta(const Delta& op, BoundOp& bound) const {
     const RowMap::Piece &from = piece_at(partials, op.output), &lse = piece_at(lses, op.lse),
                         &gradients = piece_at(grad_out, op.grad_out),
                         &into = piece_at(statistics, op.into);
-    std::byte* const first_gradient =
-        memory_[size_t(op.grad_out.slot)].data() + gradients.byte_offset;
-    auto* const first_statistics =
-        reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + into.byte_offset);
+    std::byte* const first_gradient = begin_of(op.grad_out, gradients);
+    auto* const first_statistics = reinterpret_cast<float*>(begin_of(op.into, into));
     const auto add = [&](RowMap::Place o, RowMap::Place l, RowMap::Place g, RowMap::Place s,
                          int64_t rows) {
       PartialRun out = partial_at(op.output, from, o);

@@ -100,14 +100,13 @@ BoundProgram::Memory BoundProgram::memory_for(const RankProgram& program) const 
 }
 
 float* BoundProgram::row_at(const SlotView& view, const RowMap::Piece& piece, int64_t row) const {
-  std::byte* const first = memory_[size_t(view.slot)].data() + piece.byte_offset;
-  return reinterpret_cast<float*>(first) + row * options_.head_dim;
+  return reinterpret_cast<float*>(begin_of(view, piece)) + row * options_.head_dim;
 }
 
 PartialRun BoundProgram::partial_at(const SlotView& view, const RowMap::Piece& piece,
                                     RowMap::Place place) const {
   const int64_t row = sharded_.problem.output_row_floats();
-  auto* const o = reinterpret_cast<float*>(memory_[size_t(view.slot)].data() + piece.byte_offset);
+  auto* const o = reinterpret_cast<float*>(begin_of(view, piece));
   return {.o = o + place.row * row,
           .lse = o + piece.rows * row + place.row,
           .o_stride = place.step * row,
@@ -179,8 +178,7 @@ void BoundProgram::bind_pack(const Pack& op, BoundOp& bound) {
   const RowMap from(sharded_, kind, op.from.rows), into(sharded_, into_kind, op.into.rows);
   const auto &a = from.pieces()[size_t(op.from.first_piece())],
              &b = into.pieces()[size_t(op.into.first_piece())];
-  std::byte* const source = memory_[size_t(op.from.slot)].data() + a.byte_offset;
-  std::byte* const target = memory_[size_t(op.into.slot)].data() + b.byte_offset;
+  std::byte *const source = begin_of(op.from, a), *const target = begin_of(op.into, b);
   const auto in_floats = [](TensorKind k) { return k == TensorKind::kPartial || holds_sum(k); };
   const auto row_of = [&](TensorKind k) {
     return p.head_dim * (in_floats(k) ? int64_t{sizeof(float)} : dtype_bytes(p.dtype));
@@ -222,8 +220,7 @@ void BoundProgram::bind_reset(const Reset& op, BoundOp& bound) {
     return;
   }
   for (const auto& piece : map.pieces()) {
-    auto* const o =
-        reinterpret_cast<float*>(memory_[size_t(op.into.slot)].data() + piece.byte_offset);
+    auto* const o = reinterpret_cast<float*>(begin_of(op.into, piece));
     const size_t floats = size_t(piece.rows * sharded_.problem.output_row_floats());
     bound.zeros.push_back({o, floats});
     bound.absent.push_back({o + floats, size_t(piece.rows)});

@@ -73,6 +73,10 @@ class BoundProgram {
   MergeRule merge_rule() const { return merge_rule_; }
   const BoundOp& op(size_t i) const { return ops_[i]; }
   std::span<std::byte> memory(int slot) const { return memory_[size_t(slot)]; }
+  // Where a piece of the view's slot begins.
+  std::byte* begin_of(const SlotView& view, const RowMap::Piece& piece) const {
+    return memory(view.slot).data() + piece.byte_offset;
+  }
   // Bytes of the program and of the tasks that its ops are bound to.
   int64_t list_bytes() const;
 

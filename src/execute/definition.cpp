@@ -189,9 +189,9 @@ bool is_by_lse(const DilatedPattern& pattern) {
   return pattern.mix == MixRule::kLse || pattern.mix == MixRule::kLseDetached;
 }
 
-ReferenceRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPattern& pattern,
-                 size_t head_dim) {
-  ReferenceRow out{std::vector<double>(head_dim, 0.0), kMinusInfinity};
+DefinedRow mix(const std::vector<RowOracle::Row>& branches, const DilatedPattern& pattern,
+               size_t head_dim) {
+  DefinedRow out{std::vector<double>(head_dim, 0.0), kMinusInfinity};
   double top = kMinusInfinity, sum = 0;
   for (const auto& b : branches) top = std::max(top, b.lse);
   if (top == kMinusInfinity) return out;
@@ -257,9 +257,9 @@ ReadInput generated_rows(const AttentionProblem& p) {
   };
 }
 
-std::vector<ReferenceRow> attended_rows(const AttentionProblem& p, const DilatedPattern& pattern,
-                                        const std::vector<QuerySample>& queries,
-                                        const ReadInput& read) {
+std::vector<DefinedRow> attended_rows(const AttentionProblem& p, const DilatedPattern& pattern,
+                                      const std::vector<QuerySample>& queries,
+                                      const ReadInput& read) {
   const std::vector<BranchDefinition> branches = branch_definitions(p, pattern);
   std::vector<std::vector<RowOracle::Row>> partial(queries.size());
   std::vector<float> q;
@@ -275,15 +275,15 @@ std::vector<ReferenceRow> attended_rows(const AttentionProblem& p, const Dilated
                   });
     for (size_t i = 0; i < readers.size(); ++i) partial[readers[i]].push_back(oracles[i].finish());
   }
-  std::vector<ReferenceRow> rows;
+  std::vector<DefinedRow> rows;
   for (const auto& parts : partial) rows.push_back(mix(parts, pattern, size_t(p.head_dim)));
   return rows;
 }
 
 std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& p, const DilatedPattern& pattern,
                                        const std::vector<QuerySample>& queries) {
-  std::vector<ReferenceRow> all;
-  if (is_by_lse(pattern)) all = reference_rows(p, pattern, queries);
+  std::vector<DefinedRow> all;
+  if (is_by_lse(pattern)) all = defined_rows(p, pattern, queries);
   if (pattern.mix == MixRule::kLse) return {{pattern, 1, std::move(all)}};
   const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
   DilatedPattern alone = pattern;
@@ -291,15 +291,15 @@ std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& p, const DilatedP
   std::vector<SoftmaxPart> parts;
   for (const DilatedBranch& branch : pattern.branches) {
     alone.branches = {branch};
-    parts.push_back({alone, share, reference_rows(p, alone, queries)});
+    parts.push_back({alone, share, defined_rows(p, alone, queries)});
     for (size_t i = 0; i < all.size(); ++i) parts.back().rows[i].lse = all[i].lse;
   }
   return parts;
 }
 
-std::vector<std::vector<double>> reference_query_gradients(
-    const AttentionProblem& p, const DilatedPattern& pattern,
-    const std::vector<QuerySample>& queries) {
+std::vector<std::vector<double>> defined_query_gradients(const AttentionProblem& p,
+                                                         const DilatedPattern& pattern,
+                                                         const std::vector<QuerySample>& queries) {
   std::vector<std::vector<double>> out(queries.size(), std::vector<double>(size_t(p.head_dim)));
   for (const auto& [pattern_of_part, share, rows] : softmax_parts(p, pattern, queries)) {
     const std::vector<BranchDefinition> branches = branch_definitions(p, pattern_of_part);

@@ -1,13 +1,20 @@
-// The definition of attention under a pattern, query by query and key by key: the reference of
-// sampled outputs.
+// The definition of attention under a pattern, query by query and key by key: what sampled rows of
+// outputs and gradients are held against.
 //
 // It is written out from the papers (LongNet, arXiv 2307.02486, section 2; the Sparse Transformer,
-// arXiv 1904.10509) and is independent: it uses the structs of `pattern` but no function, and no
+// arXiv 1904.10509) and stands alone: it uses the structs of `pattern` but no function, and no
 // schedules or slices. It shares only the generator of the inputs with the code that it checks. A
 // wrong offset, K/V head, segment or part elsewhere is a difference here; scripts/layering_test.py
 // checks that its source is independent.
 //
-//   N = 10, branch (w, r) = (4, 2), head 1 of two: query 5 is selected and sees keys 5 and 7.
+//   N = 10, branch (w, r) = (4, 2), two heads:   segments          0 1 2 3   4 5 6 7   8 9
+//                                                head 1 selects      1   3     5   7     9
+//   query 5 of head 1 sees the keys 5 and 7: O = softmax(q5 . {k5, k7} / sqrt(d)) {v5, v7}
+//
+//   forward    attended_rows, defined_rows           O and LSE of queries
+//   backward   defined_query_gradients               dQ of queries, from all their keys
+//              add_key_gradients                     dK and dV of keys, from O and L of queries
+//   masks      first_seeing_query, nearest_key       who sees whom
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -31,7 +38,7 @@ struct QuerySample {
   }
 };
 
-struct ReferenceRow {
+struct DefinedRow {
   std::vector<double> o;  // [head_dim]
   double lse;  // ln of the sum over the multiset of keys; -inf when no branch selects the query
 };
@@ -41,22 +48,18 @@ using ReadInput = std::function<void(Tensor, const QuerySample& at, std::vector<
 // Rows as the generator makes them and as they are stored. `problem` must outlive it.
 ReadInput generated_rows(const AttentionProblem& problem);
 
-// Returns the correct output row and LSE of each query, in their order, of these rows of Q, K and
-// V. Keys that several queries see are read once; time grows with the number of keys that the
-// queries see, memory does not.
-std::vector<ReferenceRow> attended_rows(const AttentionProblem& problem,
-                                        const DilatedPattern& pattern,
-                                        const std::vector<QuerySample>& queries,
-                                        const ReadInput& read);
+// Returns the output row and LSE of each query, in their order, of these rows of Q, K and V. Keys
+// that several queries see are read once; time grows with the number of keys that the queries see,
+// memory does not.
+std::vector<DefinedRow> attended_rows(const AttentionProblem& problem,
+                                      const DilatedPattern& pattern,
+                                      const std::vector<QuerySample>& queries,
+                                      const ReadInput& read);
 // The same of the generator's rows.
-inline std::vector<ReferenceRow> reference_rows(const AttentionProblem& problem,
-                                                const DilatedPattern& pattern,
-                                                const std::vector<QuerySample>& queries) {
+inline std::vector<DefinedRow> defined_rows(const AttentionProblem& problem,
+                                            const DilatedPattern& pattern,
+                                            const std::vector<QuerySample>& queries) {
   return attended_rows(problem, pattern, queries, generated_rows(problem));
-}
-inline ReferenceRow reference_row(const AttentionProblem& problem, const DilatedPattern& pattern,
-                                  const QuerySample& query) {
-  return reference_rows(problem, pattern, {query}).front();
 }
 
 // ---- the backward pass: gradients of sum(dO . O) ----
@@ -66,7 +69,7 @@ inline ReferenceRow reference_row(const AttentionProblem& problem, const Dilated
 struct SoftmaxPart {
   DilatedPattern pattern;
   double share;
-  std::vector<ReferenceRow> rows;
+  std::vector<DefinedRow> rows;
 };
 
 // Of a mixture by LSE all branches are one part; else each is one. Where the weights w of branches
@@ -77,9 +80,9 @@ std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& problem,
                                        const std::vector<QuerySample>& queries);
 
 // dQ of each query, in their order, from statistics of its own.
-std::vector<std::vector<double>> reference_query_gradients(const AttentionProblem& problem,
-                                                           const DilatedPattern& pattern,
-                                                           const std::vector<QuerySample>& queries);
+std::vector<std::vector<double>> defined_query_gradients(const AttentionProblem& problem,
+                                                         const DilatedPattern& pattern,
+                                                         const std::vector<QuerySample>& queries);
 
 struct KeySample {
   int64_t batch, kv_head, token;

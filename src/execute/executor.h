@@ -81,7 +81,9 @@ class Executor {
   virtual double run(const SingleAttend&) { return 0; }
 
   // Returns the errors of the last run's output against rows of this shard (expected_rows).
-  virtual SampleErrors compare(const ExpectedRows& expected) const = 0;
+  SampleErrors compare(const ExpectedRows& expected) const {
+    return compare_samples(*bound_, expected, fetch());
+  }
   // Number of values of the output that are NaN: 0 after a right run.
   virtual int64_t count_nan() const = 0;
   // Whether the kernel rounds P to 16 bits, which decides what errors pass (tolerances.h).
@@ -97,6 +99,14 @@ class Executor {
   // Copies of parts of its memory, to the host and back.
   virtual void read(std::span<const std::byte> from, std::byte* into) const {
     std::ranges::copy(from, into);
+  }
+  // Reads one row after the other into the same place.
+  FetchRow fetch() const {
+    return [this, row = std::vector<float>()](std::span<const float> from) mutable {
+      row.resize(from.size());
+      read(std::as_bytes(from), reinterpret_cast<std::byte*>(row.data()));
+      return std::span<const float>(row);
+    };
   }
   virtual void write(std::span<const std::byte> from, std::span<std::byte> into) {
     std::ranges::copy(from, into.begin());

@@ -112,8 +112,7 @@ std::vector<KeyGradient> gradients_of_own_queries(const BoundProgram& bound,
     const RowMap rows(s, TensorKind::kPartial, view.rows);
     for (int i = 0; i < view.num_pieces(); ++i) {
       const RowMap::Piece& piece = rows.pieces()[size_t(view.first_piece() + i)];
-      const auto* o =
-          reinterpret_cast<const float*>(bound.memory(view.slot).data() + piece.byte_offset);
+      const auto* const o = reinterpret_cast<const float*>(bound.begin_of(view, piece));
       const auto statistics = [&](const QuerySample& q, const std::vector<float>& grad_out) {
         const int64_t batch = q.batch - bound.first_batch();
         const int64_t row = rows.locate(piece, batch, q.head, {q.token, 1, 1}).row;
@@ -151,7 +150,7 @@ ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionP
   for (const QuerySample& q : queries)
     if (has_row(bound, q.batch, q.token)) expected[0].samples.push_back(q);
   for (std::vector<double>& row :
-       reference_query_gradients(problem, bound.sharded().pattern, expected[0].samples))
+       defined_query_gradients(problem, bound.sharded().pattern, expected[0].samples))
     expected[0].rows.push_back({std::move(row), 0});
   std::vector<KeySample> own;
   std::vector<KeyGradient> of_own;
@@ -213,11 +212,7 @@ GradientCheck::GradientCheck(const Executor& executor, const std::vector<QuerySa
 }
 
 GradientErrors GradientCheck::compare() const {
-  std::vector<float> row(size_t(executor_.sharded().problem.head_dim));
-  return compare_gradients(executor_.bound(), expected_, [&](std::span<const float> from) {
-    executor_.read(std::as_bytes(from), reinterpret_cast<std::byte*>(row.data()));
-    return std::span<const float>(row);
-  });
+  return compare_gradients(executor_.bound(), expected_, executor_.fetch());
 }
 
 std::array<CheckOutcome, 3> GradientCheck::judge_together(const GradientErrors& mine,

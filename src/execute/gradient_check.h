@@ -52,8 +52,7 @@ ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionP
                                      const std::vector<QuerySample>& queries,
                                      const std::vector<KeySample>& keys,
                                      const std::vector<KeyGradient>& gradients);
-// `fetch`, where it is given, returns rows of the program that the host cannot read.
-using FetchRow = std::function<std::span<const float>(std::span<const float>)>;
+// `fetch`: as in compare_samples.
 GradientErrors compare_gradients(const BoundProgram& bound, const ExpectedGradients& expected,
                                  const FetchRow& fetch = {});
 // Outcomes of gradients against the largest relative L2 error that passes (tolerances.h).

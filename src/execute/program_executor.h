@@ -47,9 +47,6 @@ class ProgramExecutor : public Executor {
 
   RunPhases phases() const override;  // times of the last run
   std::span<const OpTime> op_times() const override { return times_; }
-  SampleErrors compare(const ExpectedRows& expected) const override {
-    return compare_samples(*bound_, expected);
-  }
   int64_t count_nan() const override;
   bool rounds_probabilities() const override {
     return kernel_.rounds_probabilities(sharded().problem.dtype);

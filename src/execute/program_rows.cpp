@@ -58,7 +58,7 @@ std::vector<FillRows> view_rows(const BoundProgram& bound, const SlotView& view)
   for (int i = 0; i < view.num_pieces(); ++i) {
     const RowMap::Piece& piece = map.pieces()[size_t(view.first_piece() + i)];
     const auto heads = map.heads_with_rows(piece.heads);
-    std::byte* const base = bound.memory(view.slot).data() + piece.byte_offset;
+    std::byte* const base = bound.begin_of(view, piece);
     for (int64_t batch = 0; batch < p.batch; ++batch)
       for (int64_t head : heads)
         map.for_each_run(piece, head, [&](const TokenRange& run) {

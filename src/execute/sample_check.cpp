@@ -275,7 +275,7 @@ ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern
   ExpectedRows out{std::move(samples), {}, rounded};
   out.rows = definition(problem, pattern, out.samples);
   if (rounded)
-    for (ReferenceRow& row : out.rows)
+    for (DefinedRow& row : out.rows)
       for (double& x : row.o) x = double(bf16_value(bf16_bits(float(x))));
   return out;
 }
@@ -291,19 +291,30 @@ ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& pr
   return expected_rows(problem, bound.sharded().pattern, std::move(mine), rounded, definition);
 }
 
-SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected) {
+SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected,
+                             const FetchRow& fetch) {
+  const AttentionProblem& p = bound.sharded().problem;
+  const auto here = [&](std::span<const float> row) { return fetch ? fetch(row) : row; };
+  std::vector<float> widened;
   return compare_rows(expected, [&](size_t i) {
     const QuerySample& q = expected.samples[i];
     const int64_t batch = q.batch - bound.first_batch();
-    OutputRow row{output_row(bound, batch, q.head, q.token), {}};
-    if (bound.program().output_is_partial()) row.lse = *output_lse(bound, batch, q.head, q.token);
+    OutputRow row;
+    if (bound.program().output_is_partial())
+      row.lse = here({output_lse(bound, batch, q.head, q.token), 1})[0];
+    row.o = here(output_row(bound, batch, q.head, q.token));
+    if (p.output_dtype == DType::kFloat32) return row;
+    const auto* const bits = reinterpret_cast<const uint16_t*>(row.o.data());
+    widened.resize(size_t(p.head_dim));
+    std::transform(bits, bits + p.head_dim, widened.begin(), bf16_value);
+    row.o = widened;
     return row;
   });
 }
 
 SampleErrors compare_rows(const ExpectedRows& all,
                           const std::function<OutputRow(size_t sample)>& computed) {
-  const std::vector<ReferenceRow>& expected = all.rows;
+  const std::vector<DefinedRow>& expected = all.rows;
   SampleErrors e{.queries = int64_t(expected.size()), .rounded = all.rounded};
   for (size_t i = 0; i < expected.size(); ++i) {
     e.chosen += !all.samples[i].extra;

@@ -72,23 +72,23 @@ struct SampleErrors {
 // Rows by the definition, made once and compared with the outputs of any number of runs.
 struct ExpectedRows {
   std::vector<QuerySample> samples;
-  std::vector<ReferenceRow> rows;
+  std::vector<DefinedRow> rows;
   bool rounded = false;  // to bf16, as the output was sent
   // Errors of shorter rows are relative to this: a gradient may be 0, and is not where it is
   // rounded.
   double least_norm = 0;
 };
-// Computes rows by the definition: reference_rows, or what knows them already.
-using Definition = std::function<std::vector<ReferenceRow>(
+// Computes rows by the definition: defined_rows, or what knows them already.
+using Definition = std::function<std::vector<DefinedRow>(
     const AttentionProblem&, const DilatedPattern&, const std::vector<QuerySample>&)>;
 ExpectedRows expected_rows(const AttentionProblem& problem, const DilatedPattern& pattern,
                            std::vector<QuerySample> samples, bool rounded,
-                           const Definition& definition = reference_rows);
+                           const Definition& definition = defined_rows);
 // Returns the rows of the samples in the shard and the sequences of `bound`. `problem`: the
 // program's, or one whose batch contains the program's batch.
 ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& problem,
                            const std::vector<QuerySample>& samples,
-                           const Definition& definition = reference_rows);
+                           const Definition& definition = defined_rows);
 
 // A row computed for a sample; compare_rows takes one for each sample.
 struct OutputRow {
@@ -97,8 +97,11 @@ struct OutputRow {
 };
 SampleErrors compare_rows(const ExpectedRows& expected,
                           const std::function<OutputRow(size_t sample)>& computed);
-// Compares the output of `bound`, in host memory.
-SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected);
+// Returns floats of a program's memory where the host reads them, until it is called again.
+using FetchRow = std::function<std::span<const float>(std::span<const float>)>;
+// Compares the output of `bound`, in host memory unless there is `fetch`.
+SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected,
+                             const FetchRow& fetch = {});
 
 struct CheckOutcome {
   int64_t queries = 0, chosen = 0;
@@ -114,7 +117,7 @@ struct CheckOutcome {
 // Largest rel_l2_error that counts as right: 1e-6 up to 64K keys a query, 5e-6 beyond, and for
 // exact attention on many ranks at least 2.5e-7 sqrt(P), the rounding of P merges (fp32 arithmetic;
 // bf16 storage is read by both sides, so it adds nothing). A row may be 10 times as far off, an LSE
-// 1e-5 of its size. An output that was sent in bf16 (`rounded`) is compared with the reference
+// 1e-5 of its size. An output that was sent in bf16 (`rounded`) is compared with rows that are
 // rounded likewise, where few values fall on the other side of a tie: 5e-4.
 double check_tolerance(const ShardedProblem& sharded, bool rounded = false);
 
@@ -133,6 +136,6 @@ CheckOutcome judge_together(const Executor& executor, const SampleErrors& mine, 
 // Each rank checks the samples that it owns in the output of the last run.
 CheckOutcome check_samples(const Executor& executor, const std::vector<QuerySample>& samples,
                            Communicator& comm, double tolerance = 0,
-                           const Definition& definition = reference_rows);
+                           const Definition& definition = defined_rows);
 
 }  // namespace longnet

@@ -103,11 +103,11 @@ class Seen {
     std::vector<QuerySample> all;
     for (int64_t h = 0; h < s.problem.num_heads; ++h)
       for (int64_t t = 0; t < s.problem.seq_len; ++t) all.push_back({0, h, t});
-    const auto own = reference_rows(s.problem, {.branches = {{1, 1}}}, all);
+    const auto own = defined_rows(s.problem, {.branches = {{1, 1}}}, all);
     for (const DilatedBranch& b : s.pattern.branches) {
       DilatedPattern alone = s.pattern;
       alone.branches = {b};
-      const auto rows = reference_rows(s.problem, alone, all);
+      const auto rows = defined_rows(s.problem, alone, all);
       seen_.emplace_back();
       for (size_t i = 0; i < all.size(); ++i)
         seen_.back().push_back(rows[i].lse == -INFINITY ? 0 : rows[i].lse == own[i].lse ? 1 : 2);
@@ -214,7 +214,7 @@ TEST(Stratify, APairWithoutKeysIsFound) {
     for (size_t b = 0; b < pattern.branches.size(); ++b) {
       DilatedPattern without = pattern;
       without.branches.erase(without.branches.begin() + int64_t(b));
-      const auto wrong = reference_rows(p, without, right.samples);
+      const auto wrong = defined_rows(p, without, right.samples);
       for (int64_t h = 0; h < p.num_heads; ++h) {
         std::vector<std::vector<float>> rows;
         for (size_t i = 0; i < wrong.size(); ++i) {
@@ -247,7 +247,7 @@ TEST(CompareRows, TheSpreadErrorIsThatOfSpreadRows) {
   const std::vector<QuerySample> samples = {{0, 0, 1, true}, {0, 0, 5, false}};
   std::vector<std::vector<float>> rows;
   for (const QuerySample& q : samples) {
-    const auto exact = reference_row(problem, s.pattern, q).o;
+    const auto exact = defined_rows(problem, s.pattern, {q}).front().o;
     rows.emplace_back(exact.begin(), exact.end());
   }
   const auto outcome = [&] {

@@ -55,18 +55,17 @@ class ModelRows {
   }
 
   // Each rank computes what the samples see of its own keys; the parts of all are merged.
-  std::vector<ReferenceRow> rows_by_definition() const {
+  std::vector<DefinedRow> rows_by_definition() const {
     DilatedPattern part = bound_->sharded().pattern;
     const MixRule mix = part.mix;
     part.mix = MixRule::kLse;
     if (mix == MixRule::kLse || mix == MixRule::kLseDetached) return rows_of(part);
     const std::vector<DilatedBranch> branches = part.branches;
     const double share = mix == MixRule::kMean ? 1.0 / double(branches.size()) : 1.0;
-    std::vector<ReferenceRow> sum(samples_.size(),
-                                  {std::vector<double>(head_dim(), 0.0), -INFINITY});
+    std::vector<DefinedRow> sum(samples_.size(), {std::vector<double>(head_dim(), 0.0), -INFINITY});
     for (const DilatedBranch& branch : branches) {
       part.branches = {branch};
-      const std::vector<ReferenceRow> rows = rows_of(part);
+      const std::vector<DefinedRow> rows = rows_of(part);
       for (size_t i = 0; i < rows.size(); ++i) {
         for (size_t c = 0; c < head_dim(); ++c) sum[i].o[c] += share * rows[i].o[c];
         if (const double top = std::max(sum[i].lse, rows[i].lse); top != -INFINITY)
@@ -97,7 +96,7 @@ class ModelRows {
                         : reinterpret_cast<const float*>(values)[i]);
   }
 
-  std::vector<ReferenceRow> rows_of(const DilatedPattern& pattern) const {
+  std::vector<DefinedRow> rows_of(const DilatedPattern& pattern) const {
     const auto read = [&](Tensor tensor, const QuerySample& at, std::vector<float>& row) {
       if (tensor != Tensor::kQuery) return read_row(tensor, at, row);
       const auto sample = size_t(std::ranges::find(samples_, at) - samples_.begin());
@@ -110,9 +109,9 @@ class ModelRows {
   }
 
   // Softmax over all ranks' keys, of rows over each rank's own.
-  void merge_parts(std::vector<ReferenceRow>& rows) const {
+  void merge_parts(std::vector<DefinedRow>& rows) const {
     std::vector<double> top, sums;
-    for (const ReferenceRow& row : rows) top.push_back(row.lse);
+    for (const DefinedRow& row : rows) top.push_back(row.lse);
     ranks_.max(top);
     for (size_t i = 0; i < rows.size(); ++i) {
       const double weight = rows[i].lse == -INFINITY ? 0 : std::exp(rows[i].lse - top[i]);
@@ -146,9 +145,9 @@ AttentionInModel check_attention_in_model(const Executor& executor, const CheckC
   SampleChoice choice =
       stratify(s, choose_samples(s, config.sampled_queries), config.max_queries, first_sequence);
   const std::vector<QuerySample>& samples = choice.queries;
-  const std::vector<ReferenceRow> rows = ModelRows(executor, samples, ranks).rows_by_definition();
+  const std::vector<DefinedRow> rows = ModelRows(executor, samples, ranks).rows_by_definition();
   const auto known = [&](const auto&, const auto&, const std::vector<QuerySample>& some) {
-    std::vector<ReferenceRow> out;
+    std::vector<DefinedRow> out;
     for (const QuerySample& sample : some)
       out.push_back(rows[size_t(std::ranges::find(samples, sample) - samples.begin())]);
     return out;

@@ -186,7 +186,8 @@ void DeviceExecutor::open() {
 
 void DeviceExecutor::fill_inputs() {
   open();
-  generate_inputs();
+  compute_.synchronize();
+  longnet::fill_inputs(*bound_, *make_device_row_worker());
 }
 
 std::unique_ptr<Executor> DeviceExecutor::in_same_memory(const Schedule& schedule) const {
@@ -202,17 +203,6 @@ std::vector<std::span<std::byte>> DeviceExecutor::poisoned() const {
     for (const DeviceBuffer& scratch : op.work.workspaces()) memory.push_back(scratch.bytes());
   if (model_scratch_.size() > 0) memory.push_back(model_scratch_.bytes());
   return memory;
-}
-
-void DeviceExecutor::generate_inputs() {
-  const AttentionProblem& p = sharded().problem;
-  for (const TensorKind kind : made_inputs(*bound_)) {
-    MemoryLedger lists;  // freed before anything is measured
-    const Prepared fill =
-        prepare_fill(shard_rows(*bound_, kind), p.seed, p.head_dim, DType::kBFloat16, lists);
-    fill.launch(compute_);
-    compute_.synchronize();
-  }
 }
 
 void DeviceExecutor::post(size_t index, RunMode mode) {

@@ -62,7 +62,6 @@ class DeviceExecutor final : public Executor {
   void open() override;
   void fill_inputs() override;
   std::vector<std::span<std::byte>> poisoned() const override;
-  void generate_inputs();  // of attention, without what fill_inputs does beside it
   using Executor::run;
   // Returns when the device has finished: seconds between the first and the last op, by events.
   double run(RunMode mode) override;
@@ -88,7 +87,6 @@ class DeviceExecutor final : public Executor {
   int64_t received_bytes() const { return received_bytes_; }  // virtual ranks: of a run
   const WalkShare& share() const { return share_; }           // zeros when everything runs
 
-  SampleErrors compare(const ExpectedRows& expected) const override;
   int64_t count_nan() const override;
   bool rounds_probabilities() const override { return true; }
   std::unique_ptr<Executor> in_same_memory(const Schedule& schedule) const override;

@@ -36,37 +36,4 @@ std::shared_ptr<const BoundProgram> DeviceExecutor::on_host(std::span<const int>
   return {copy, &copy->bound.emplace(*bound_, std::move(memory))};
 }
 
-// Sampled rows are copied to the host.
-SampleErrors DeviceExecutor::compare(const ExpectedRows& expected) const {
-  const BoundProgram& bound = *bound_;
-  const int64_t d = sharded().problem.head_dim;
-  const int64_t count = int64_t(expected.samples.size());
-  MemoryLedger ledger;
-  DeviceBuffer packed(ledger, "check", count * (d + 1) * int64_t{sizeof(float)});
-  auto* const at = reinterpret_cast<float*>(packed.data());
-  std::vector<PackTask> rows, lses;
-  for (int64_t i = 0; i < count; ++i) {
-    const QuerySample& q = expected.samples[size_t(i)];
-    const int64_t batch = q.batch - bound.first_batch();
-    rows.push_back({output_row(bound, batch, q.head, q.token).data(), at + i * d, d, d, 1});
-    lses.push_back({output_lse(bound, batch, q.head, q.token), at + count * d + i, 1, 1, 1});
-  }
-  // Both have lists, until the copies are done.
-  const DType dtype = sharded().problem.output_dtype;
-  const Prepared pack_rows =
-      prepare_pack(rows, dtype == DType::kFloat32 ? Conversion::kNone : Conversion::kWiden, d,
-                   dtype_bytes(dtype), ledger);
-  const Prepared pack_lses = prepare_pack(lses, Conversion::kNone, 1, 4, ledger);
-  pack_rows.launch(compute_);
-  pack_lses.launch(compute_);
-  std::vector<float> host(size_t(count * (d + 1)));
-  compute_.copy(host.data(), packed.data(), packed.size());
-  compute_.synchronize();
-  return compare_rows(expected, [&](size_t i) {
-    OutputRow row{{host.data() + int64_t(i) * d, size_t(d)}, {}};
-    if (bound.program().output_is_partial()) row.lse = host[size_t(count * d) + i];
-    return row;
-  });
-}
-
 }  // namespace longnet

@@ -113,7 +113,7 @@ class DeviceWalk final : public UnitWalk {
     forward.program = schedule.forward;
     prepare(forward, std::nullopt, aside);
     executor_->poison(*worker_);
-    executor_->generate_inputs();
+    fill_inputs(executor_->bound(), *worker_);
     executor_->run();
     const std::span<std::byte> from = executor_->bound().memory(kOutputSlot);
     std::vector<std::byte> output(from.size());

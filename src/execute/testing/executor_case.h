@@ -82,13 +82,12 @@ inline std::vector<std::string> collectives_of(const AlgorithmInfo& algorithm) {
 }
 
 // All rows by the definition, of which `queries` are some: most cases differ only in how they run.
-inline std::vector<ReferenceRow> known_rows(const AttentionProblem& p,
-                                            const DilatedPattern& pattern,
-                                            const std::vector<QuerySample>& queries) {
+inline std::vector<DefinedRow> known_rows(const AttentionProblem& p, const DilatedPattern& pattern,
+                                          const std::vector<QuerySample>& queries) {
   struct Known {
     AttentionProblem problem;
     DilatedPattern pattern;
-    std::vector<ReferenceRow> rows;  // [batch][token][head]
+    std::vector<DefinedRow> rows;  // [batch][token][head]
   };
   static std::mutex mutex;
   static std::deque<Known> all;
@@ -102,10 +101,10 @@ inline std::vector<ReferenceRow> known_rows(const AttentionProblem& p,
       for (int64_t token = 0; token < p.seq_len; ++token)
         for (int64_t head = 0; head < p.num_heads; ++head)
           every.push_back({.batch = batch, .head = head, .token = token});
-    all.push_back({p, pattern, reference_rows(p, pattern, every)});
+    all.push_back({p, pattern, defined_rows(p, pattern, every)});
     known = std::prev(all.end());
   }
-  std::vector<ReferenceRow> rows;
+  std::vector<DefinedRow> rows;
   for (const QuerySample& q : queries)
     rows.push_back(known->rows[size_t((q.batch * p.seq_len + q.token) * p.num_heads + q.head)]);
   return rows;
@@ -135,9 +134,8 @@ inline CheckOutcome run_case(const Case& c) {
                              ledger.peak_bytes() - ledger.peak_bytes(kProgramLists) -
                                  kernel->workspace_bytes(options, 1)};
     check(counted == expected, "counted ", to_text(counted), ", predicted ", to_text(expected));
-    const CheckOutcome mine =
-        check_samples(executor, samples, comm, 0,
-                      c.samples == kAllRows ? known_rows : Definition(reference_rows));
+    const CheckOutcome mine = check_samples(
+        executor, samples, comm, 0, c.samples == kAllRows ? known_rows : Definition(defined_rows));
     if (comm.rank() == 0) outcome = mine;
   });
   return outcome;

@@ -43,7 +43,6 @@ class FakeExecutor final : public Executor {
   std::span<const OpTime> op_times() const override { return times_; }
   void time_ops(bool on) override { timed = on; }
   bool times_every_run() const override { return every_run; }
-  SampleErrors compare(const ExpectedRows&) const override { return {}; }
   int64_t count_nan() const override { return 0; }
 
   std::map<RunMode, double> seconds{{RunMode::kFull, 5},
