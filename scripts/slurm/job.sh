@@ -63,7 +63,9 @@ preflight() {
   echo "srun: $SRUN_BIND; mpirun: $MPIRUN_BIND"
   step on_each_node bash -c "$topology"
   step on_each_node "$LNBENCH" env --check || [ "$STRICT" != 1 ] || return 3
-  [ "$(launch echo rank | grep -c rank)" = 1 ] && return  # a rank alone has none to speak to
+  local ranks
+  ranks=$(step launch echo rank) || [ $? -ne $signalled ] || exit $signalled
+  [ "$(grep -c rank <<<"$ranks")" = 1 ] && return  # a rank alone has none to speak to
   launch "$LNBENCH" comm --max-bytes 1MiB "${gpu[@]}"
 }
 
@@ -75,12 +77,16 @@ job() {
   mkdir -p "$(dirname "$RESULT")"
   local where=(-o "$RESULT") code=0
   (preflight) >>"$RESULT.job.txt" 2>&1 || code=$?
-  # One that takes longer than a job may would be requeued for ever.
-  if [ $code -eq $signalled ] && { [ -e "$RESULT/run.json" ] || [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ]; }; then
-    echo "the time limit came during the preflight, going on with $RESULT"
+  if [ $code -eq $signalled ]; then
+    # Two in a row: it takes longer than a job may, and would be requeued for ever.
+    rm "$RESULT.preflight-stopped" 2>/dev/null &&
+      { echo "error: the time limit came during the preflight again: raise MINUTES" >&2; exit 3; }
+    touch "$RESULT.preflight-stopped"
+    echo "the time limit came during the preflight: starting again"
     again
     exit $code
   fi
+  rm -f "$RESULT.preflight-stopped"
   [ $code -eq 0 ] || { echo "error: preflight failed, see $RESULT.job.txt" >&2; exit 3; }
   [ "$GPUS_PER_NODE" -gt 0 ] && export NCCL_TOPO_DUMP_FILE=$RESULT.nccl-topology.xml
   [ -e "$RESULT/run.json" ] && where=(--resume "$RESULT" --allow-changed-machine)  # other nodes, as a rule
