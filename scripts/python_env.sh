@@ -23,8 +23,12 @@ want="$(sha256sum "$requirements" | cut -d ' ' -f 1) $("$python" -V 2>&1) $root"
 up_to_date() {
   [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.requirements" 2>/dev/null)" = "$want" ]
 }
+# The charts' program of the project's own environment, which else each report makes anew.
+has_charts() {
+  [ "$requirements" != "$root/scripts/requirements.txt" ] || compgen -G "$venv/charts-*.js" >/dev/null
+}
 
-up_to_date && exit 0
+up_to_date && has_charts && exit 0
 exec 9<"$requirements"
 flock 9 # a second caller waits here, then finds the work done
 if ! up_to_date; then
@@ -33,9 +37,9 @@ if ! up_to_date; then
   "$python" -m venv "$venv" || { rm -rf "$venv"; fail "venv failed: apt-get install python3-venv"; }
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --only-binary :all: \
     --requirement "$requirements" || { rm -rf "$venv"; fail "pip failed: is a package index reachable?"; }
-  if [ "$requirements" = "$root/scripts/requirements.txt" ]; then
-    PYTHONPATH=$root/scripts "$venv/bin/python" -c 'from report.pictures import keep_library; keep_library()' 2>/dev/null ||
-      { rm -f "$venv"/charts-*.js; echo "python_env.sh: the charts' program is not kept; each report makes it anew" >&2; }
-  fi
   printf '%s\n' "$want" >"$venv/.requirements"
+fi
+if ! has_charts; then
+  said=$(PYTHONPATH=$root/scripts "$venv/bin/python" -B -P -c 'from report.pictures import keep_library; keep_library()' 2>&1) ||
+    echo "python_env.sh: the charts' program is not kept, each report makes it anew: ${said##*EngineError: }" >&2
 fi

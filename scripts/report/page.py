@@ -137,7 +137,7 @@ def run_card(ctx: Context, place: int) -> str:
             ("revision", run.get("build.revision") or run.get("run.revision")),
             ("machine", machine_of(run)),
             ("extent", run.extent),
-            ("all at one value", constants_text(run)),
+            ("options asked at one value", constants_text(run)),
             *run.facts,
             ("config", run.get("run.config_path")),
             ("SHA-256 of the resolved config", run.get("run.config_sha256")),

@@ -27,7 +27,7 @@ from .markup import script_safe
 from .specs import PLOTS, load_json, load_specs
 
 VEGA_LITE = "6.4"
-KEPT_LIBRARY = Path(sys.prefix) / f"charts-{VEGA_LITE}.js"  # scripts/python_env.sh makes it
+KEPT_LIBRARY = Path(sys.prefix) / f"charts-{VEGA_LITE}.js"  # of the environment: scripts/python_env.sh has it made
 NARROW, WIDE = " .,:;'|!()[]/·ijltfr", "mwMW%@"
 WIDER, BOLD = 1.35, 1.1
 MARGIN_PX = 4
@@ -83,12 +83,14 @@ def bundle() -> str:
 @functools.cache
 def chart_library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that needs nothing from outside."""
-    return KEPT_LIBRARY.read_text(encoding="utf-8") if KEPT_LIBRARY.is_file() else script_safe(apart(bundle))
+    return script_safe(KEPT_LIBRARY.read_text(encoding="utf-8") if KEPT_LIBRARY.is_file() else apart(bundle))
 
 
 def keep_library() -> None:
     """With the environment of this Python: to make the script takes longer than the rest of a page."""
-    KEPT_LIBRARY.write_text(chart_library(), encoding="utf-8")
+    partial = KEPT_LIBRARY.with_suffix(".partial")
+    partial.write_text(apart(bundle), encoding="utf-8")
+    partial.replace(KEPT_LIBRARY)
 
 
 def themed(spec: dict[str, Any], theme: str = "light", folder: Path = PLOTS) -> dict[str, Any]:
