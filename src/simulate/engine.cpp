@@ -113,8 +113,8 @@ class Engine {
     }
   }
 
-  // Messages may be posted before the clock is there, unless posting itself keeps others from
-  // moving.
+  // Whether an op begins by an event at its time. Messages of ranks with progress of their own are
+  // posted ahead of the clock.
   bool waits_for_events(OpKind kind) const {
     return timed_ && !(async_ && (kind == OpKind::kSend || kind == OpKind::kRecv));
   }
@@ -300,7 +300,7 @@ class Engine {
   int ranks_;
   double overlap_;
   bool async_;
-  bool timed_;  // messages and compute slow each other: everything happens in the order of time
+  bool timed_;  // messages and compute slow each other: events time both
   uint32_t message_lane_;
   Network network_;
   Gatherings gatherings_;

@@ -202,6 +202,16 @@ TEST(Engine, PostingCostsTheRankItsOverhead) {
   std::vector<LooseProgram> p = messages(3, {{0, 1}, {0, 2}}, 8);
   p[0].add(OpKind::kAttend, -1, 1e-3);
   expect_near(makespan(p, c), 1.2e-3);
+  // Messages that are on their way slow compute (half of 0.9 ms, and of what 8 bytes take), but not
+  // what posting the next one costs.
+  const ClusterSpec slowed = plain_cluster({.intra_alpha = 0,
+                                            .execution = ExecutionKind::kInOrder,
+                                            .overlap_efficiency = 0.5,
+                                            .overhead_s = 1e-4});
+  p = messages(3, {{0, 1}, {0, 2}}, 8);
+  p[0].ops[0].amount = p[1].ops[0].amount = 4e8;  // 1 ms
+  p[0].add(OpKind::kAttend, -1, 1e-3);
+  expect_near(makespan(p, slowed), 1.65e-3 + 4 / 4e11);
 }
 
 TEST(Engine, ADeadlockNamesARank) {

@@ -5,8 +5,6 @@
 
 namespace longnet {
 
-// Members that are marked `inline` would else be calls: a few instructions each, for every message.
-
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
 FairShare::FairShare(const std::vector<double>& capacities, int most_links)
@@ -81,7 +79,7 @@ void FairShare::collect(Bundle from) {
   }
 }
 
-inline void FairShare::fix(Bundle bundle, double rate) {
+void FairShare::fix(Bundle bundle, double rate) {
   State& b = bundles_[bundle];
   b.fixed = true;
   b.rate = rate;
@@ -93,7 +91,7 @@ inline void FairShare::fix(Bundle bundle, double rate) {
 }
 
 // Of the flows of the component that have no rate yet.
-inline double FairShare::least_limit() const {
+double FairShare::least_limit() const {
   double least = kNone;
   for (const Bundle bundle : component_)
     if (!bundles_[bundle].fixed) least = std::min(least, bundles_[bundle].most);

@@ -93,8 +93,8 @@ class FairShare {
   void set(Link& link, double capacity);
   void collect(Bundle from);
   void fill();
-  void fix(Bundle bundle, double rate);
-  double least_limit() const;
+  inline void fix(Bundle bundle, double rate);
+  inline double least_limit() const;
 
   size_t most_links_;
   uint64_t round_ = 0;

@@ -68,7 +68,7 @@ class Lanes {
     return lane;
   }
 
-  // Of the lane's next op: whether all that it waits for is over, and since when.
+  // Returns whether all that the lane's next op waits for is over, ready_s() since when.
   bool can_begin(const Lane& lane) const {
     return slot_of(lane, lane.cursor).arrived == lane.ops[lane.cursor].needs;
   }

@@ -10,8 +10,6 @@
 
 namespace longnet {
 
-// Members that are marked `inline` would else be calls: a few instructions each, for every message.
-
 Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const Kind& kind)
     : topology_(topology),
       alpha_(alpha),
@@ -112,12 +110,14 @@ void Network::post(uint32_t channel, const MessageSide& side, double bytes, bool
 }
 
 void Network::refuse_sizes(uint32_t channel, double sent, double received) const {
-  throw Error("a message from rank ", channels_[channel].sender, " to rank ", receivers_[channel],
-              " has ", sent, " bytes on one side and ", received, " on the other");
+  fail_at(
+      concat("a message from rank ", channels_[channel].sender, " to rank ", receivers_[channel],
+             " has ", sent, " bytes on one side and ", received, " on the other"),
+      std::source_location::current());
 }
 
-inline void Network::start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
-                           double bytes) {
+void Network::start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
+                    double bytes) {
   ++messages;
   Channel& c = channels_[channel];
   const Speed& speed = speeds_[c.speed];
@@ -139,7 +139,7 @@ void Network::latency_over(uint32_t message, double now) {
   append(messages_, message, c.queue_first, c.queue_last);
 }
 
-inline void Network::begin_flow(uint32_t message, double now) {
+void Network::begin_flow(uint32_t message, double now) {
   const Message& m = messages_[message];
   Channel& c = channels_[m.channel];
   c.message = message;
@@ -147,7 +147,7 @@ inline void Network::begin_flow(uint32_t message, double now) {
   if (may_flow(c)) run_flow(m.channel, now);
 }
 
-inline void Network::run_flow(uint32_t channel, double now) {
+void Network::run_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
   c.flows = true;
   uint32_t& running = running_[c.route];
@@ -169,7 +169,7 @@ inline void Network::run_flow(uint32_t channel, double now) {
   count_flowing(Rank(c.receiver), 1, now);
 }
 
-inline void Network::stop_flow(uint32_t channel, double now) {
+void Network::stop_flow(uint32_t channel, double now) {
   Channel& c = channels_[channel];
   c.flows = false;
   const FairShare::Bundle id = running_[c.route];
@@ -186,7 +186,7 @@ inline void Network::stop_flow(uint32_t channel, double now) {
   count_flowing(Rank(c.receiver), -1, now);
 }
 
-inline void Network::insert(Bundle& b, uint32_t channel) {
+void Network::insert(Bundle& b, uint32_t channel) {
   const double end = channels_[channel].left;
   // Most end last.
   uint32_t* at =
@@ -198,7 +198,7 @@ inline void Network::insert(Bundle& b, uint32_t channel) {
 }
 
 // Returns whether it was the first.
-inline bool Network::remove(Bundle& b, uint32_t channel) {
+bool Network::remove(Bundle& b, uint32_t channel) {
   uint32_t* at = &b.first;
   uint32_t before = kNoSlot;
   while (*at != channel) {
@@ -241,12 +241,12 @@ void Network::flow_ends(FairShare::Bundle bundle, uint32_t version, double now) 
   done(m.send, m.recv, now);
 }
 
-inline double Network::first_end(const Bundle& b, double now) const {
+double Network::first_end(const Bundle& b, double now) const {
   return now + std::max(0.0, channels_[b.first].left - b.served_at(now)) / b.rate;
 }
 
 // Another message of the bundle ends first.
-inline void Network::renew_end(FairShare::Bundle bundle, double now) {
+void Network::renew_end(FairShare::Bundle bundle, double now) {
   Bundle& b = bundles_[bundle];
   ++b.version;
   b.foretold = false;
@@ -254,7 +254,7 @@ inline void Network::renew_end(FairShare::Bundle bundle, double now) {
   if (b.rate > 0) push_end(bundle);
 }
 
-inline void Network::push_end(FairShare::Bundle bundle) {
+void Network::push_end(FairShare::Bundle bundle) {
   Bundle& b = bundles_[bundle];
   b.foretold = true;
   events_.push(b.end, EventKind::kFlowEnds, bundle, b.version);

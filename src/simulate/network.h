@@ -104,19 +104,21 @@ class Network {
     uint32_t channel, next = kNoSlot;
   };
 
+  // Inline: called for each message, by network.cpp alone.
   [[noreturn]] void refuse_sizes(uint32_t channel, double sent, double received) const;
   void change_flowing(Rank rank, int change, double now);
-  void start(uint32_t channel, const MessageSide& send, const MessageSide& recv, double bytes);
-  void begin_flow(uint32_t message, double now);
-  void run_flow(uint32_t channel, double now);
+  inline void start(uint32_t channel, const MessageSide& send, const MessageSide& recv,
+                    double bytes);
+  inline void begin_flow(uint32_t message, double now);
+  inline void run_flow(uint32_t channel, double now);
   double left_at(uint32_t channel, double now) const;
-  void stop_flow(uint32_t channel, double now);
-  void insert(Bundle& bundle, uint32_t channel);
-  bool remove(Bundle& bundle, uint32_t channel);
-  double first_end(const Bundle& bundle, double now) const;
-  void renew_end(FairShare::Bundle bundle, double now);
+  inline void stop_flow(uint32_t channel, double now);
+  inline void insert(Bundle& bundle, uint32_t channel);
+  inline bool remove(Bundle& bundle, uint32_t channel);
+  inline double first_end(const Bundle& bundle, double now) const;
+  inline void renew_end(FairShare::Bundle bundle, double now);
   void foretell(std::span<const FairShare::Bundle> bundles, double now);
-  void push_end(FairShare::Bundle bundle);
+  inline void push_end(FairShare::Bundle bundle);
   uint32_t speed_of(const Speed& speed);
   std::span<const int> links_of(const Channel& c) const {
     return std::span(links_).subspan(c.first_link, c.num_links);

@@ -6,7 +6,7 @@
 
 namespace longnet {
 
-// Out of line: whoever inlined it would save registers for it on every call.
+// Out of line: callers would spill registers for it on every call.
 template <class T>
 [[gnu::noinline, gnu::cold]] uint32_t new_slot(std::vector<T>& pool) {
   pool.emplace_back();
