@@ -47,7 +47,8 @@ std::string three_digits(double value) {
   return text;
 }
 
-// The value in the largest of `prefixes`, each `base` times the one before, that leaves 1 or more.
+// Three digits at most: takes the next of `prefixes`, each `base` times the one before, while the
+// number would round to 1000 or more.
 std::string with_prefix(double value, double base, std::span<const char* const> prefixes,
                         std::string_view unit) {
   if (!std::isfinite(value)) return "-";

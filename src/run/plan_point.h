@@ -67,9 +67,9 @@ struct PointPlan {
   double share = 1;
 };
 
-// What keeps a rank from running a point, for the others to know (gather).
+// Why a rank cannot run a point, for the others to know (gather).
 struct Refusal {
-  PointStatus status = PointStatus::kOk;  // nothing
+  PointStatus status = PointStatus::kOk;  // it can
   std::string reason{};
   static void fields(auto& r, auto&& visit) {
     visit("status", r.status);

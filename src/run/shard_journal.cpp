@@ -13,7 +13,7 @@ namespace longnet {
 
 namespace {
 
-constexpr int kVersion = 5;  // another where lines of an older build would mean something else
+constexpr int kVersion = 5;  // raise it when older lines would be read differently
 
 std::string header(const std::string& point, const std::string& plan, double share) {
   JsonNode n = JsonNode::object();

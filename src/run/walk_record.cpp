@@ -57,7 +57,8 @@ void fill_timing(const WalkData& w, PointRecord& record) {
     for (const UnitLine& l : w.lines)
       if (l.unit.rank == rank && l.unit_bytes > 0)
         memory_bytes = std::max(memory_bytes.value_or(0), l.unit_bytes);
-    record.per_rank.push_back({rank, median(times), pairs, memory_bytes});
+    record.per_rank.push_back(
+        {.rank = rank, .median_s = median(times), .pairs = pairs, .memory_bytes = memory_bytes});
   }
 }
 
