@@ -63,9 +63,9 @@ preflight() {
   echo "srun: $SRUN_BIND; mpirun: $MPIRUN_BIND"
   step on_each_node bash -c "$topology"
   step on_each_node "$LNBENCH" env --check || [ "$STRICT" != 1 ] || return 3
-  local ranks
-  ranks=$(step launch echo rank) || [ $? -ne $signalled ] || exit $signalled
-  [ "$(grep -c rank <<<"$ranks")" = 1 ] && return  # a rank alone has none to speak to
+  local said
+  said=$(step launch echo rank) || [ $? -ne $signalled ] || exit $signalled
+  [ "$(grep -c rank <<<"$said")" = 1 ] && return  # a rank alone has none to speak to
   launch "$LNBENCH" comm --max-bytes 1MiB "${gpu[@]}"
 }
 
