@@ -117,10 +117,8 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
                       const cuuint32_t* every, CUtensorMapInterleave interleave,
                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
                       CUtensorMapFloatOOBfill fill) {
-  const bool half =
-      type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   bool good =
-      half && rank == longnet::PtxTensorMap::kMostDims &&
+      type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 && rank == longnet::PtxTensorMap::kMostDims &&
       interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
       fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && reinterpret_cast<uintptr_t>(map) % 64 == 0 &&
       reinterpret_cast<uintptr_t>(address) % 16 == 0 && box[0] * 2 <= 128 && box[0] * 2 % 16 == 0;

@@ -290,7 +290,7 @@ constexpr Rule kBlockRules[] = {
     {"bar.sync", sync, kWholeWarp},
     {"barrier.sync", sync, kWholeWarp},
     {"barrier.arrive", arrive, kWholeWarp},
-    {"mma.sync.aligned.m16n8k16.row.col.f32",
+    {"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
      [](Block&, Warp& w, In in, uint32_t) { multiply(w, in); }, kWholeWarp},
     {"ldmatrix.sync.aligned.m8n8.x4",
      [](Block& b, Warp& w, In in, uint32_t) { load_matrices(w, in, b.shared); }, kWholeWarp},

@@ -258,7 +258,7 @@ $L__waits:
 
 // A tile of 64 x 64 arrives by a bulk copy, and one warpgroup multiplies it by itself. Its result
 // is not compared here: gpu_check does that, on whole kernels.
-TEST(PtxMachineTest, MissingFencesAndWaitsAreSeen) {
+TEST(PtxMachineTest, ProductsWithoutFencesWaitsOrBf16AreRefused) {
   std::string accumulators = "%f1";
   for (int i = 2; i <= 32; ++i) accumulators += concat(",%f", i);
   const std::string wait =
@@ -296,9 +296,9 @@ $L__wait:
                                       .stride = {128, 256, 256, 256},
                                       .box = {64, 64, 1, 1, 1},
                                       .valid = PtxTensorMap::kValid};
-  const auto error = [&](const std::string& left_out, PtxOrder order) {
+  const auto error = [&](const std::string& left_out, PtxOrder order, const char* instead = "") {
     std::string text = body;
-    if (!left_out.empty()) text.erase(text.find(left_out), left_out.size());
+    if (!left_out.empty()) text.replace(text.find(left_out), left_out.size(), instead);
     return failure(kernel(text), {.block = 128, .shared_bytes = 8192 + 1024 + 16, .order = order},
                    &map);
   };
@@ -311,11 +311,16 @@ $L__wait:
         {"wgmma.wait_group.sync.aligned 0;", "ends with products under way"},
         {wait.c_str(), "reads what a bulk copy on barrier 0 writes"}})
     EXPECT_THAT(error(left_out, {}), testing::HasSubstr(reason)) << left_out;
+  EXPECT_THAT(error("bf16.bf16", {}, "f16.f16"),
+              testing::HasSubstr("a product of other types than bf16"));
 }
 
 TEST(PtxMachineTest, WhatIsWrongIsSaidWithItsLine) {
   for (const auto& [body, reason] :
        {std::pair{"\tprmt.b32 %r2, %r1, %r1, 0;", "PTX line 21: no instruction prmt.b32"},
+        {"\tmma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, "
+         "{%r2,%r3,%r4,%r5}, {%r6,%r7}, {%f1,%f2,%f3,%f4};",
+         "no instruction mma.sync"},
         {"\tadd.cc.s32 %r2, %r1, 1;", "'cc' of add.cc.s32"},
         {"\tmov.u32 %r2, nothing;", "unknown operand 'nothing'"},
         {"\tmov.u32 %r2, dynamic;\n\tld.shared.u32 %r3, [%r2+8];",

@@ -144,6 +144,7 @@ void load_matrices(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
 }
 
 std::function<void()> group_product(Warp& w, const PtxInstruction& in, SharedMemory& shared) {
+  check(in.op.ends_with(".f32.bf16.bf16"), "a product of other types than bf16");
   const auto& o = in.operands;
   const auto uniform = [&](size_t i) {
     const uint64_t value = w.value(o.at(i).row, 0);
