@@ -264,8 +264,8 @@ void shuffle(Block&, Warp& w, In in, uint32_t m) {
     const int clamp = c & 31, segment = c >> 8 & 31;
     const int most = (l & segment) | (clamp & ~segment), least = l & segment;
     const std::string& mode = in.words[2];
-    check(mode != "up", "a shuffle upwards");
-    const int wanted = mode == "down" ? l + b : mode == "bfly" ? l ^ b : least | (b & ~segment);
+    check(mode == "bfly" || mode == "idx", "a shuffle ", mode);
+    const int wanted = mode == "bfly" ? l ^ b : least | (b & ~segment);
     const bool ok = wanted <= most;
     const int from = ok ? wanted : l;
     check((m >> from & 1) != 0, "lane ", l, " reads lane ", from, ", which takes no part");

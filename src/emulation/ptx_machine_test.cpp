@@ -150,10 +150,10 @@ TEST(PtxMachineTest, Shuffles) {
                ", -1;\n\tselp.b32 %r4, 100, 0, %p1;\n\tadd.s32 %r3, %r3, %r4;\n" + store("%r3")),
         nullptr, 32);
   };
-  const auto down = shuffle("down.b32 %r3|%p1, %r1, 16, 31");
+  const auto across = shuffle("bfly.b32 %r3|%p1, %r1, 16, 15");
   const auto index = shuffle("idx.b32 %r3|%p1, %r1, 5, 31");
   for (uint32_t l = 0; l < 32; ++l) {
-    EXPECT_EQ(down[l], l < 16 ? l + 116 : l);  // beyond the last lane: the own value, and no
+    EXPECT_EQ(across[l], l < 16 ? l : l - 16 + 100);  // beyond lane 15: the own value, and no
     EXPECT_EQ(index[l], 105u);
   }
 }
