@@ -2,6 +2,7 @@
 // the host (program_executor.h) or on a GPU (cuda/device_executor.h).
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,7 +83,7 @@ class Executor {
 
   // Returns the errors of the last run's output against rows of this shard (expected_rows).
   SampleErrors compare(const ExpectedRows& expected) const {
-    return compare_samples(*bound_, expected, fetch());
+    return compare_samples(*bound_, expected, std::bind_front(&Executor::read_rows, this));
   }
   // Number of values of the output that are NaN: 0 after a right run.
   virtual int64_t count_nan() const = 0;
@@ -96,20 +97,16 @@ class Executor {
   virtual std::shared_ptr<const BoundProgram> on_host(std::span<const int>) const {
     return {std::shared_ptr<void>(), bound_.get()};
   }
-  // Copies of parts of its memory, to the host and back.
+  // Copies a part of its memory to the host, and back.
   virtual void read(std::span<const std::byte> from, std::byte* into) const {
     std::ranges::copy(from, into);
   }
-  // Reads one row after the other into the same place.
-  FetchRow fetch() const {
-    return [this, row = std::vector<float>()](std::span<const float> from) mutable {
-      row.resize(from.size());
-      read(std::as_bytes(from), reinterpret_cast<std::byte*>(row.data()));
-      return std::span<const float>(row);
-    };
-  }
   virtual void write(std::span<const std::byte> from, std::span<std::byte> into) {
     std::ranges::copy(from, into.begin());
+  }
+  // Returns a copy of rows of its memory, one after the other.
+  virtual std::vector<float> read_rows(const MemoryRows& rows) const {
+    return copy_host_rows(rows);
   }
 
   const BoundProgram& bound() const { return *bound_; }

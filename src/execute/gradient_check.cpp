@@ -163,15 +163,19 @@ ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionP
 }
 
 GradientErrors compare_gradients(const BoundProgram& bound, const ExpectedGradients& expected,
-                                 const FetchRow& fetch) {
+                                 const ReadRows& read) {
   GradientErrors errors;
-  for (size_t i = 0; i < errors.size(); ++i)
+  for (size_t i = 0; i < errors.size(); ++i) {
+    MemoryRows rows;
+    for (const QuerySample& q : expected[i].samples)
+      rows.push_back(
+          gradient_row(bound, kTensors[i], q.batch - bound.first_batch(), q.head, q.token));
+    const std::vector<float> values = read(rows);
+    const auto d = size_t(bound.sharded().problem.head_dim);
     errors[i] = compare_rows(expected[i], [&](size_t sample) {
-      const QuerySample& q = expected[i].samples[sample];
-      const auto row =
-          gradient_row(bound, kTensors[i], q.batch - bound.first_batch(), q.head, q.token);
-      return OutputRow{fetch ? fetch(row) : row, {}};
+      return OutputRow{std::span(values).subspan(sample * d, d), {}};
     });
+  }
   return errors;
 }
 
@@ -212,7 +216,8 @@ GradientCheck::GradientCheck(const Executor& executor, const std::vector<QuerySa
 }
 
 GradientErrors GradientCheck::compare() const {
-  return compare_gradients(executor_.bound(), expected_, executor_.fetch());
+  return compare_gradients(executor_.bound(), expected_,
+                           std::bind_front(&Executor::read_rows, &executor_));
 }
 
 std::array<CheckOutcome, 3> GradientCheck::judge_together(const GradientErrors& mine,

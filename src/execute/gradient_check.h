@@ -52,9 +52,9 @@ ExpectedGradients expected_gradients(const BoundProgram& bound, const AttentionP
                                      const std::vector<QuerySample>& queries,
                                      const std::vector<KeySample>& keys,
                                      const std::vector<KeyGradient>& gradients);
-// `fetch`: as in compare_samples.
+// `read`: as in compare_samples.
 GradientErrors compare_gradients(const BoundProgram& bound, const ExpectedGradients& expected,
-                                 const FetchRow& fetch = {});
+                                 const ReadRows& read = copy_host_rows);
 // Outcomes of gradients against the largest relative L2 error that passes (tolerances.h).
 std::array<CheckOutcome, 3> judge_gradients(const GradientErrors& errors,
                                             const ShardedProblem& sharded, double tolerance);

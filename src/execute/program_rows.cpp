@@ -175,6 +175,12 @@ std::vector<OutputSummary> summarize_output(const BoundProgram& bound, const Row
   return heads;
 }
 
+std::vector<float> copy_host_rows(const MemoryRows& rows) {
+  std::vector<float> copies;
+  for (const std::span<const float> row : rows) copies.insert(copies.end(), row.begin(), row.end());
+  return copies;
+}
+
 std::span<const float> output_row(const BoundProgram& bound, int64_t batch, int64_t head,
                                   int64_t token) {
   const int64_t row = bound.sharded().problem.output_row_floats();

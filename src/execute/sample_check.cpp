@@ -8,7 +8,6 @@
 #include "core/check.h"
 #include "core/random.h"
 #include "execute/executor.h"
-#include "execute/program_rows.h"
 #include "execute/tolerances.h"
 
 namespace longnet {
@@ -292,20 +291,24 @@ ExpectedRows expected_rows(const BoundProgram& bound, const AttentionProblem& pr
 }
 
 SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected,
-                             const FetchRow& fetch) {
+                             const ReadRows& read) {
   const AttentionProblem& p = bound.sharded().problem;
-  const auto here = [&](std::span<const float> row) { return fetch ? fetch(row) : row; };
-  std::vector<float> widened;
-  return compare_rows(expected, [&](size_t i) {
-    const QuerySample& q = expected.samples[i];
+  const bool has_lse = bound.program().output_is_partial();
+  MemoryRows rows;  // of O, and after each its LSE
+  for (const QuerySample& q : expected.samples) {
     const int64_t batch = q.batch - bound.first_batch();
-    OutputRow row;
-    if (bound.program().output_is_partial())
-      row.lse = here({output_lse(bound, batch, q.head, q.token), 1})[0];
-    row.o = here(output_row(bound, batch, q.head, q.token));
+    rows.push_back(output_row(bound, batch, q.head, q.token));
+    if (has_lse) rows.push_back({output_lse(bound, batch, q.head, q.token), 1});
+  }
+  const std::vector<float> values = read(rows);
+  const auto length = size_t(p.output_row_floats());
+  std::vector<float> widened(static_cast<size_t>(p.head_dim));
+  return compare_rows(expected, [&](size_t i) {
+    const float* const at = values.data() + i * (length + has_lse);
+    OutputRow row{.o = {at, length}, .lse = {}};
+    if (has_lse) row.lse = at[length];
     if (p.output_dtype == DType::kFloat32) return row;
-    const auto* const bits = reinterpret_cast<const uint16_t*>(row.o.data());
-    widened.resize(size_t(p.head_dim));
+    const auto* const bits = reinterpret_cast<const uint16_t*>(at);
     std::transform(bits, bits + p.head_dim, widened.begin(), bf16_value);
     row.o = widened;
     return row;

@@ -11,6 +11,7 @@
 #include "comm/communicator.h"
 #include "execute/bound_program.h"
 #include "execute/definition.h"
+#include "execute/program_rows.h"
 
 namespace longnet {
 
@@ -97,11 +98,9 @@ struct OutputRow {
 };
 SampleErrors compare_rows(const ExpectedRows& expected,
                           const std::function<OutputRow(size_t sample)>& computed);
-// Returns floats of a program's memory where the host reads them, until it is called again.
-using FetchRow = std::function<std::span<const float>(std::span<const float>)>;
-// Compares the output of `bound`, in host memory unless there is `fetch`.
+// Compares the output of `bound` with these rows; `read` reads the program's memory.
 SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expected,
-                             const FetchRow& fetch = {});
+                             const ReadRows& read = copy_host_rows);
 
 struct CheckOutcome {
   int64_t queries = 0, chosen = 0;

@@ -99,6 +99,7 @@ class DeviceExecutor final : public Executor {
     compute_.copy(into.data(), from.data(), int64_t(from.size()));
     compute_.synchronize();
   }
+  std::vector<float> read_rows(const MemoryRows& rows) const override;
 
  private:
   struct Round {

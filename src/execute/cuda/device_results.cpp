@@ -21,6 +21,21 @@ int64_t DeviceExecutor::count_nan() const {
   return int64_t(count);
 }
 
+std::vector<float> DeviceExecutor::read_rows(const MemoryRows& rows) const {
+  size_t count = 0;
+  for (const std::span<const float> row : rows) count += row.size();
+  // Page-locked: each copy into other memory would block until it is over.
+  const PinnedBuffer landing(int64_t(count * sizeof(float)));
+  auto* const first = reinterpret_cast<float*>(landing.data());
+  float* at = first;
+  for (const std::span<const float> row : rows) {
+    compute_.copy(at, row.data(), int64_t(row.size_bytes()));
+    at += row.size();
+  }
+  compute_.synchronize();
+  return {first, at};
+}
+
 std::shared_ptr<const BoundProgram> DeviceExecutor::on_host(std::span<const int> slots) const {
   struct Copy {
     std::vector<std::vector<std::byte>> slots;
