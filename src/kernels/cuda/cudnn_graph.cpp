@@ -13,15 +13,6 @@
 namespace longnet {
 namespace {
 
-// LSEs lie behind the rows of a partial, one float per row: a head's first one may be anywhere.
-constexpr int64_t kLseAlignment = sizeof(float);
-// Engines may insist on the alignment that cuDNN's own frontend gives to every tensor.
-constexpr int64_t kTensorAlignment = 16;
-std::vector<int64_t> lse_alignments(const SdpaShape& s) {
-  if (s.backward) return {kTensorAlignment};
-  return {kLseAlignment, kTensorAlignment};
-}
-
 // Bytes of what a backward pass keeps for itself, before cuDNN's own scratch memory.
 int64_t delta_bytes(const SdpaShape& s) {
   const int64_t rows = s.outer * s.inner * s.rows;

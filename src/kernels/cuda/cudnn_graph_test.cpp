@@ -32,7 +32,7 @@ int64_t cudnn_configurations(const SdpaShape& shape, const std::string& device_j
   device.set_raw(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, device_json.size(),
                  device_json.data());
   device.finalize("device description");
-  const OperationGraph graph = sdpa_graph(shape, shape.backward ? 16 : 4, nullptr);
+  const OperationGraph graph = sdpa_graph(shape, lse_alignments(shape).front(), nullptr);
   return std::ssize(configurations(graph, std::optional(std::move(device))));
 }
 

@@ -134,6 +134,12 @@ class SdpaGraph {
 
 }  // namespace
 
+// LSEs lie behind the rows of a partial, one float per row: a head's first one may be anywhere.
+std::vector<int64_t> lse_alignments(const SdpaShape& shape) {
+  if (shape.backward) return {kTensorAlignment};
+  return {sizeof(float), kTensorAlignment};
+}
+
 OperationGraph sdpa_graph(const SdpaShape& shape, int64_t lse_alignment, cudnnHandle_t handle) {
   SdpaGraph graph(shape, lse_alignment);
   if (shape.backward)

@@ -8,6 +8,9 @@
 //   backward  delta = sum(dO * O), P = exp(scale Q K^T - LSE [mask]), dV = P^T dO,
 //             dS = scale P * (dO V^T - delta), dK = dS^T Q, dQ = dS K
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "kernels/cuda/cudnn_operations.h"
 #include "kernels/cuda/strided_view.h"
 
@@ -31,7 +34,11 @@ enum SdpaUid : int64_t {
   kGradQSum  // scratch memory where sums may have any order: dQ in fp32
 };
 
-// `lse_alignment`: bytes. A graph without a handle is for a device description.
+// Bytes. Engines may insist on the alignment that cuDNN's own frontend gives to every tensor.
+inline constexpr int64_t kTensorAlignment = 16;
+// Alignments of LSE, in the order in which plans are tried.
+std::vector<int64_t> lse_alignments(const SdpaShape& shape);
+// `lse_alignment`: one of these. A graph without a handle is for a device description.
 OperationGraph sdpa_graph(const SdpaShape& shape, int64_t lse_alignment, cudnnHandle_t handle);
 
 }  // namespace longnet
