@@ -36,7 +36,11 @@ inline void check_task(const GemmTask& task) {
   check(!task.accumulate || task.bias == nullptr, "gemm: a bias and accumulation at once");
 }
 
-inline void check_task(const auto&) {}  // of tasks that fit whatever they are given
+// Tasks that fit whatever they are given.
+inline void check_task(const AddColumnsTask&) {}
+inline void check_task(const RowMomentsTask&) {}
+inline void check_task(const UpdateTask&) {}
+inline void check_task(const SumOfSquaresTask&) {}
 
 inline void check_task(const LayerNormTask& task) {
   check_shape("y", task.y, task.x.rows, task.x.cols);
