@@ -138,9 +138,11 @@ inline bool fit_eights(std::initializer_list<Matrix> all) {
   return std::ranges::all_of(all, fits_eights);
 }
 inline bool is_bf16(const Matrix& m) { return m.dtype == DType::kBFloat16; }
-// Calls launch(a view of each matrix); they are stored alike. Groups of eight where all allow it.
+// Calls launch(a view of each matrix). Groups of eight where all allow it. Throws Error where they
+// are not stored alike.
 template <class Launch, class... More>
 void with_views(const Launch& launch, const Matrix& first, const More&... more) {
+  check(((more.dtype == first.dtype) && ...), "matrices of one launch are stored in fp32 and bf16");
   if (!fit_eights({first, more...})) return launch(Ones(first), Ones(more)...);
   if (is_bf16(first)) return launch(WideBf16(first), WideBf16(more)...);
   launch(WideFloats(first), WideFloats(more)...);
