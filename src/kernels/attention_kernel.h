@@ -72,7 +72,7 @@ class AttentionKernel {
   virtual std::string_view name() const = 0;
   // Empty when the kernel supports these options, else the reason.
   std::string why_unsupported(const AttendOptions& options) const {
-    if (options.output_dtype == DType::kFloat32) return why_shape_unsupported(options);
+    if (options.output_dtype == DType::kFloat32) return why_kernel_unsupported(options);
     return concat("the kernel ", name(), " stores O in fp32, not ", to_string(options.output_dtype),
                   ": model.output_dtype is for GPUs");
   }
@@ -111,7 +111,8 @@ class AttentionKernel {
   virtual void fill(std::span<const std::span<float>> ranges, float value, int threads) const = 0;
 
  protected:
-  virtual std::string why_shape_unsupported(const AttendOptions& options) const = 0;
+  // Why this kernel refuses the head_dim, or the machine, with O in fp32; empty when it does not.
+  virtual std::string why_kernel_unsupported(const AttendOptions& options) const = 0;
 };
 
 // Empty for a multiple of 8 from 8 to `most`, else why a kernel refuses this head_dim.

@@ -60,7 +60,7 @@ inline double unmasked_pairs(const AttendGrid& grid) {
 class WatchedKernel final : public AttentionKernel {
  public:
   std::string_view name() const override { return kernel_->name(); }
-  std::string why_shape_unsupported(const AttendOptions& options) const override {
+  std::string why_kernel_unsupported(const AttendOptions& options) const override {
     return kernel_->why_unsupported(options);
   }
   int64_t workspace_bytes(const AttendOptions& options, int threads) const override {

@@ -161,7 +161,7 @@ class CpuKernel : public AttentionKernel {
   }
 
  protected:
-  std::string why_shape_unsupported(const AttendOptions& options) const override {
+  std::string why_kernel_unsupported(const AttendOptions& options) const override {
     return why_head_dim_unsupported(options.head_dim, kMaxHeadDim);
   }
   // Bytes of scratch memory of a task's forward pass, and that pass.
@@ -220,8 +220,8 @@ class AmxKernel final : public CpuKernel {
   bool rounds_probabilities(DType storage) const override { return storage == DType::kBFloat16; }
 
  protected:
-  std::string why_shape_unsupported(const AttendOptions& options) const override {
-    const std::string why = CpuKernel::why_shape_unsupported(options);
+  std::string why_kernel_unsupported(const AttendOptions& options) const override {
+    const std::string why = CpuKernel::why_kernel_unsupported(options);
     return why.empty() ? why_amx_absent() : why;
   }
   int64_t task_bytes(const AttendOptions& options) const override {

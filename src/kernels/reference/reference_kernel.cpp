@@ -174,7 +174,7 @@ class ReferenceKernel final : public AttentionKernel {
   }
 
  private:
-  std::string why_shape_unsupported(const AttendOptions& options) const override {
+  std::string why_kernel_unsupported(const AttendOptions& options) const override {
     return options.head_dim >= 1 ? "" : "head_dim must be at least 1";
   }
   // fn(element of `from`, element of `into`)
