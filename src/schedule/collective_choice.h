@@ -1,4 +1,5 @@
-// Part of lower_collectives: the algorithm that runs in a group under a choice.
+// Part of lower_collectives: the algorithm that runs in a group under a choice, and the order in
+// which it leaves gathered pieces.
 #pragma once
 #include <bit>
 
@@ -40,8 +41,8 @@ inline ReduceScatterAlgorithm reduce_in(const ReduceScatter& op, TensorKind kind
   return choice.reduce_scatter == kNative && holds_sum(kind) ? kNative : kRing;
 }
 
-// Part of lower_collectives: lets the pieces of each gathered slot, and of gradients that lie as
-// such, have the order of the rank's gather wherever the program names them (gather_orders.cpp).
+// Lets the pieces of each gathered slot, and of gradients that lie as such, have the order of the
+// rank's gather wherever the program names them (gather_orders.cpp).
 void order_gathered_pieces(RankProgram& program, Rank rank, const CollectiveChoice& choice);
 
 }  // namespace longnet

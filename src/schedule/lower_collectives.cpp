@@ -3,6 +3,7 @@
 //
 // P = 4, rank 1. [1 2 3 0]: the pieces of these ranks, as they lie in the slot (gather_orders.cpp);
 // "1 2 -> 3": sends the pieces 1 and 2 to rank 3; "3 0 <- 3": receives the pieces 3 and 0 from it.
+// "2 -> 2": sends rank 2 the piece that is meant for it.
 //
 //   all_gather
 //     ring                 [0 1 2 3]   1 -> 2, 0 <- 0     0 -> 2, 3 <- 0     3 -> 2, 2 <- 0
@@ -10,6 +11,9 @@
 //     bruck                [1 2 3 0]   1 -> 0, 2 <- 2     1 2 -> 3, 3 0 <- 3
 //     hierarchical         [0 2 1 3]   1 -> 3, 3 <- 3     1 3 -> 0, 0 2 <- 0
 //       nodes of 2 ranks               across nodes       inside the node
+//   all_to_all
+//     pairwise             [0 1 2 3]   2 -> 2, 0 <- 0     3 -> 3, 3 <- 3     0 -> 0, 2 <- 2
+//     linear               [0 1 2 3]   the same, all at once
 //   reduce_scatter: what comes is merged into the own partials
 //     ring                 [0 1 2 3]   0 -> 2, 3 <- 0     3 -> 2, 2 <- 0     2 -> 2, 1 <- 0
 //     recursive_halving    [0 1 2 3]   2 3 -> 3, 0 1 <- 3   0 -> 0, 1 <- 0
