@@ -1,6 +1,5 @@
 // gpu_check: is what the GPU computes right? Every device function against the CPU's reference.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <sstream>
 

@@ -129,7 +129,7 @@ void check_widen(Outcome& out) {
     }
     same = same && std::memcmp(&got[size_t(i * (d + 1) + d)], "\xEE\xEE\xEE\xEE", 4) == 0;
   }
-  out.expect(same, "rows of cuDNN");
+  out.expect(same, "widening rows that cuDNN wrote");
 }
 
 void check_sums(Outcome& out) {

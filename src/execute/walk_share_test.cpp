@@ -1,7 +1,9 @@
 // A share of a walk stands for the whole, and keeps all threads at work.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "execute/testing/walk_case.h"
 #include "execute/virtual_walk.h"

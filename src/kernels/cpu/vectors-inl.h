@@ -67,7 +67,7 @@ HWY_INLINE Storage* row_of(const Matrix& x, int64_t i) {
   return static_cast<Storage*>(x.data) + i * x.stride;
 }
 HWY_INLINE bool is_wide(const Matrix& x) { return x.dtype == DType::kFloat32; }
-// Calls body(a number of x, a number of y), as they are stored.
+// Calls body(X{}, Y{}) with the element types of x and y.
 template <class Body>
 HWY_INLINE void with_storages(const Matrix& x, const Matrix& y, const Body& body) {
   if (is_wide(x))

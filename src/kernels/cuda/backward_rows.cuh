@@ -13,8 +13,8 @@
 //     rows 128..255    keys 0..31 | 32..63 | 64..95 | 96..127 | 128..159 | ... | 224..255
 //                      all_visible()                          | masked where key > query
 //
-// That is 7 products of tiles in all, for the 5 that atomic additions to dQ would leave: sums have
-// one order. BackwardTileRows is a warp's part of a block; its products are those of
+// Both kernels together have 7 products of tiles, where one with atomic additions to dQ would have
+// 5: sums have one order. BackwardTileRows is a warp's part of a block; its products are those of
 // backward_tile.cuh (mma.sync) or of backward_group.cuh (wgmma).
 #pragma once
 #include <cmath>

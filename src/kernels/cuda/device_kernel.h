@@ -18,7 +18,7 @@
 
 namespace longnet {
 
-// Q, K, V and dO are stored in bf16.
+// Options of an attend or its backward pass, of Q, K, V and dO in bf16.
 struct DeviceAttendOptions {
   int64_t head_dim = 64;
   bool causal = false;

@@ -59,7 +59,6 @@ __device__ __forceinline__ void store_shared(uint32_t at, float2 x) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x.x), "f"(x.y) : "memory");
 }
 
-// Over kLanes neighbouring lanes, in one order whatever the timing; known to all of them.
 template <class T>
 __device__ __forceinline__ T other_lane(T x, int offset) {
   return __shfl_xor_sync(0xFFFFFFFFu, x, offset);
@@ -68,6 +67,8 @@ __device__ __forceinline__ float2 other_lane(float2 x, int offset) {
   return {other_lane(x.x, offset), other_lane(x.y, offset)};
 }
 __device__ __forceinline__ float2 operator+(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
+// Folds x over groups of kLanes neighbouring lanes (a power of two), in one order; all lanes get
+// the result. All 32 lanes call it.
 template <int kLanes = 32, class T, class Fold>
 __device__ __forceinline__ T over_lanes(T x, Fold fold) {
 #pragma unroll

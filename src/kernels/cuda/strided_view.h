@@ -33,20 +33,20 @@ std::vector<StridedView> strided_views(const AttendGrid& grid, const KvRun& kv, 
 // Parts of a view, of `most` tasks at most.
 std::vector<StridedView> parts_of(const StridedView& view, int64_t most);
 
-// Scaled-dot-product attention that a cuDNN plan is made for: [outer][inner][rows][head_dim];
-// strides of the first three dimensions in elements. Lane stride 1.
+// Scaled-dot-product attention that a cuDNN plan is made for: [outer][inner][rows][head_dim]; Q, K,
+// V and O in bf16, LSE in fp32; strides of the first three dimensions in elements. Lane stride 1.
 struct SdpaShape {
   int64_t outer = 1, inner = 1, rows = 0, keys = 0, head_dim = 64;
   std::array<int64_t, 3> q{}, k{}, o{}, lse{};  // V: as K
   ViewMask mask = ViewMask::kNone;
   // Its backward pass: O, dO and dQ lie as `o`, dK and dV dense as [outer][inner][keys][head_dim],
-  // in 16 bits.
+  // in bf16.
   bool backward = false;
   bool any_order = false;  // of the sums of dQ, which then have other bits in each launch
   auto operator<=>(const SdpaShape&) const = default;
 };
 
-// Returns the shape of the launch that computes a view's tasks, with contiguous 16-bit results. The
+// Returns the shape of the launch that computes a view's tasks, with contiguous bf16 results. The
 // stride of a dimension of one element does not matter, but cuDNN requires a positive one.
 SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim);
 // The same of the backward pass, where LSE is dense as well.
