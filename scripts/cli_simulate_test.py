@@ -35,6 +35,20 @@ class Simulate(Case):
             self.assertGreater(p["memory"]["predicted_peak_bytes"], 0)
         self.assert_valid(str(folder))
 
+    def test_on_one_core_the_same_in_the_same_order(self):
+        def points(out):
+            self.simulate("--set", "sweep.ranks=4,8,16,64", "-o", str(self.path / out))
+            found = self.result(self.path / out)["points"]
+            for p in found:
+                for cost in ("simulation_s", "messages_per_s"):
+                    p.get("metrics", {}).pop(cost, None)
+            return found
+        cores = os.sched_getaffinity(0)
+        on_all = points("all")
+        self.addCleanup(os.sched_setaffinity, 0, cores)
+        os.sched_setaffinity(0, {min(cores)})
+        self.assertEqual(points("one"), on_all)
+
     def test_one_of_equal_groups_stands_for_all(self):
         names = ["dilated", "ring", "ulysses", "local"]
         config = self.write("groups.json", SMALL | {

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/memory_tags.h"
 #include "core/transports.h"
+#include "core/work_ahead.h"
 #include "io/expand.h"
 #include "io/units.h"
 #include "kernels/cpu/machine_peak.h"
@@ -139,9 +140,11 @@ int plan_on_cluster(const Options& options, const Config& config) {
   table.head();
   ClusterCost all;
   int fitting = 0;
+  WorkAhead<SimulatedPoint> simulated(points.size(), simulation_threads(how),
+                                      [&](size_t i) { return simulate_point(points[i], how); });
   for (size_t i = 0; i < points.size(); ++i) {
     progress.start(int(i) + 1, describe(points[i].params), 0);
-    const PointRecord r = simulate_point(points[i], how).record;
+    const PointRecord r = simulated.next().record;
     Point point{r.id, r.params, r.status, r.reason};
     PlanRow row{.number = int(i) + 1, .point = point};
     if (r.status == PointStatus::kOk) {

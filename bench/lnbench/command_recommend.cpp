@@ -1,5 +1,6 @@
 // `lnbench recommend`: simulates every algorithm with its options on a cluster, and ranks them.
 #include "core/check.h"
+#include "core/work_ahead.h"
 #include "lnbench/terminal.h"
 #include "run/cluster_sweep.h"
 #include "run/recommend.h"
@@ -81,9 +82,11 @@ int run_recommend(const Options& options) {
   Progress progress(options, true, int(points.size()));
   Ranking ranking;
   int number = 0;
+  WorkAhead<SimulatedPoint> simulated(points.size(), simulation_threads(how),
+                                      [&](size_t i) { return simulate_point(points[i], how); });
   for (const Point& point : points) {
     progress.start(++number, describe(point.params), 0);
-    ranking.add(simulate_point(point, how).record);
+    ranking.add(simulated.next().record);
   }
   ranking.sort();
   progress.clear();

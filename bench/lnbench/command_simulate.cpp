@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/stopwatch.h"
+#include "core/work_ahead.h"
 #include "io/sha256.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"
@@ -49,13 +50,13 @@ int run_simulate(const Options& options) {
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   const Config config = read_config(options);
   print_notes(options, config);
-  const ClusterSpec simulated = read_cluster(options, config);  // before any what-if
-  const std::vector<SimulatePoint> variants = read_variants(options, config, simulated);
+  const ClusterSpec unchanged = read_cluster(options, config);  // before any what-if
+  const std::vector<SimulatePoint> variants = read_variants(options, config, unchanged);
   const std::vector<Simulated> points = points_of(variants, config, options.filter);
   check_trace(options, points);
   const ClusterSpec& cluster = variants[0].cluster;
   RunInfo run = run_info(config, options, points.size());
-  const std::string cluster_text = cluster_to_json(simulated);
+  const std::string cluster_text = cluster_to_json(unchanged);
   run.cluster = parse_json(cluster_text, "cluster");
   run.cluster_sha256 = sha256_hex(cluster_text);
   run.mode = "simulated";
@@ -81,9 +82,13 @@ int run_simulate(const Options& options) {
   double simulation_s = 0;
   int number = 0;
   const double begin = steady_seconds();
-  for (const auto& [how, point] : points) {
-    progress.start(++number, describe(point.params), 0);
-    SimulatedPoint done = simulate_point(point, *how, !options.trace.empty());
+  const auto simulate = [&](size_t i) {
+    return simulate_point(points[i].point, *points[i].how, !options.trace.empty());
+  };
+  WorkAhead<SimulatedPoint> simulated(points.size(), simulation_threads(variants[0]), simulate);
+  for (const Simulated& s : points) {
+    progress.start(++number, describe(s.point.params), 0);
+    SimulatedPoint done = simulated.next();
     messages += done.messages;
     simulation_s += done.simulation_s;
     if (!options.trace.empty() && done.record.status == PointStatus::kOk)
@@ -93,7 +98,7 @@ int run_simulate(const Options& options) {
   const Summary summary = writer.finish(int64_t(points.size()));
   table.finish();
   table.note(concat(
-      messages, " messages in ", format_seconds(simulation_s),
+      messages, " messages in ", format_seconds(simulation_s), " of CPU time",
       messages > 0 ? ", messages_per_s " + format_si(double(messages) / simulation_s, "") : "",
       "; all in ", format_seconds(steady_seconds() - begin)));
   print_summary(table, summary,

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "core/check.h"
+#include "core/work_ahead.h"
 #include "io/record_table.h"
 #include "json/json_reader.h"
 #include "json/text.h"
@@ -100,8 +101,10 @@ Section published_section(const std::vector<PublishedCase>& cases) {
                           }}},
                         table_style({}));
   table.note("published measurements");
+  WorkAhead<Prediction> predicted(cases.size(), simulation_threads(cases.at(0).how),
+                                  [&](size_t i) { return predict(cases[i]); });
   for (const PublishedCase& c : cases) {
-    predictions.push_back(predict(c));
+    predictions.push_back(predicted.next());
     table.add(to_json(c, predictions.back()));
   }
   Table<JsonNode> errors({column("name", "group", kText, 44), column("cases", "", kNumber, 5),

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "io/environment.h"
 #include "io/expand.h"
 #include "io/record_table.h"
 #include "json/json_tree.h"
@@ -313,6 +314,12 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   set_metrics(out, options, programs);
   set_depth(out.record, p, {.max_steps = kDepthSteps});
   return out;
+}
+
+int simulation_threads(const SimulatePoint& options) {
+  const Environment here = capture_environment();
+  const int64_t fitting = here.memory_limit_bytes / (2 * options.max_program_bytes);
+  return int(std::clamp<int64_t>(fitting, 1, std::max(1, here.usable_threads)));
 }
 
 std::string chrome_trace(const SimulatedRun& run, const std::string& title) {

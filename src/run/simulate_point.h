@@ -41,6 +41,10 @@ std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options
 SimulatedPoint simulate_point(const Point& point, const SimulatePoint& options,
                               bool timeline = false);
 
+// Points to simulate at the same time (core/work_ahead.h): as many as there are usable cores, and
+// memory for two times `max_program_bytes` each, programs and what simulates them; at least one.
+int simulation_threads(const SimulatePoint& options);
+
 // Returns the run as a trace for Chrome and Perfetto: a process per rank, a thread per lane.
 std::string chrome_trace(const SimulatedRun& run, const std::string& title);
 
