@@ -119,7 +119,7 @@ void parse_one_published(const std::string& text, const Scratch& scratch, int64_
   if (run % 4 == 0 && one.params.ranks <= 64) judge_published({one}, {predict(one)});
 }
 
-// What gpu_kernels_benchmark and `lnbench comm` write becomes a cluster that can be read.
+// Adds a file of gpu_kernels_benchmark or `lnbench comm` to a cluster, which must read back equal.
 void parse_one_gpu_file(const std::string& text, const ClusterSpec& base, const Scratch& scratch) {
   const std::string path = scratch.put("gpu.json", text);
   const bool link = text.find("lnbench comm") != std::string::npos;

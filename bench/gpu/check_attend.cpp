@@ -28,7 +28,7 @@ struct AttendSpec {
   int exponent = 0;  // Q and K are multiplied by 2^exponent
 };
 
-// The same rows on the device and, as the floats that they stand for, on the host.
+// Inputs of an attend on the device, their values in fp32 on the host, and the output.
 class AttendSetup {
  public:
   explicit AttendSetup(const AttendSpec& spec) : spec_(spec) {

@@ -32,7 +32,7 @@ std::string to_string(const BackwardSpec& s) {
                 " runs ", s.kv.size(), " causal ", s.causal);
 }
 
-// The same rows on the device and, as the floats that they stand for, on the host.
+// Inputs of a backward pass on the device and, as fp32 values, on the host.
 class BackwardSetup {
  public:
   explicit BackwardSetup(const BackwardSpec& spec) : spec_(spec) {

@@ -59,7 +59,8 @@ void check_product(Outcome& out, const Product& p) {
   const Stored& t = p.stored;
   const bool of_floats = !p.of_bf16 && is_wide(t.a) && is_wide(t.b) && is_wide(t.c);
   const int rounded = of_floats ? 0 : is_wide(t.a) + is_wide(t.b) + !is_wide(t.c);
-  // What is added to numbers of 16 bits the library rounds to them first: 3.4e-3 from one rounding.
+  // The library rounds a product to 16 bits before it adds it to a C of 16 bits: where `rounded` is
+  // 1, errors reach 3.4e-3.
   const double added = p.accumulate && !is_wide(t.c) ? 1e-3 : 0;
   out.expect(
       off <= std::max(1e-5, rounded * 3e-3 + added) && (off > 1e-5 || !p.of_bf16),
@@ -82,7 +83,7 @@ void check_gemm(Outcome& out, bool small) {
   for (Product p : shapes)
     for (const Stored& stored : all)
       for (int way = 0; way < 12; ++way) {
-        // Of large shapes what a layer has: x w, with a bias, x^T dy added, dy w^T added.
+        // Large shapes: only the products of a layer: x w, x w + bias, += x^T dy, += dy w^T.
         if (p.m > 1000 && way != 0 && way != 8 && way != 5 && way != 6) continue;
         p.transpose_a = way % 2 == 1;
         p.transpose_b = way / 2 % 2 == 1;
@@ -92,7 +93,7 @@ void check_gemm(Outcome& out, bool small) {
         check_product(out, p);
       }
   check_product(out, {.m = 64, .n = 136, .k = 200, .of_bf16 = true, .stored = {fp32, fp32, fp32}});
-  // What is refused, with the reason.
+  // Inputs of different dtypes are refused, with the reason.
   MemoryLedger ledger;
   const auto refused = [&](DType dtype) {
     return Numbers::normal(8, 8, 1, dtype, ledger).matrix(Place::kDevice);

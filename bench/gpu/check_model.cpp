@@ -22,7 +22,8 @@ struct Output {
   Numbers* numbers;
 };
 
-// Of matrices, or of lists of doubles. Infinite where a gap has changed.
+// Returns the distance of two matrices, or the largest relative difference of two lists of doubles.
+// Infinite where a gap behind a row has changed.
 double distance_of(Numbers& expected, std::vector<std::byte>& bytes) {
   if (expected.shape().rows == 0) {
     double off = 0;
@@ -166,7 +167,8 @@ void check_embedding(Outcome& out, const Shape& s, int64_t vocabulary, DType dty
   }
 }
 
-// Of one part of the columns, or of one of two, as ranks that split heads have them.
+// Checks layer normalisation of whole rows or, with `split`, of one of two parts of the columns, as
+// ranks that split heads have them.
 void check_norm(Outcome& out, const Shape& s, DType of_x, DType of_y, bool split) {
   const std::string what = concat(" of ", s.text(), " ", to_string(of_x), " to ", to_string(of_y),
                                   split ? ", a part of the columns" : "");

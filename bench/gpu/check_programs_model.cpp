@@ -53,7 +53,7 @@ double norm_of(std::span<const float> values) {
   return std::sqrt(squares);
 }
 
-// What is wrong with a step that has run; empty: nothing. `w`: the weights before it.
+// Returns why a step that has run is wrong; empty: it is right. `w`: the weights before it.
 std::string why_wrong(const Step& step, const ModelMemory& memory, std::vector<float> w,
                       double& worst) {
   constexpr double kDistance = 1e-3, kTolerance = 0.02;

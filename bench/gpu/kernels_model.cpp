@@ -19,7 +19,7 @@ struct Measured {
   double bytes = 0, flops = 0;  // of one launch: what is read and written once; else its FLOP
 };
 
-// What the simulator prices by the task's speed.
+// Returns the op of the simulator's cost model whose price is this task's speed.
 std::string_view op_of(const ModelTask& task) {
   using F = RowFunction;
   const auto name = [](F function) { return to_string(function); };

@@ -12,7 +12,7 @@ namespace longnet::gpu {
 
 enum class Place { kHost, kDevice };
 
-// Of the same values in both places, until something writes to them.
+// An array on the host and its copy on the device: equal until one of them is written to.
 class Numbers {
  public:
   template <class T>

@@ -89,7 +89,7 @@ class PackedTensors {
   PackedTensors(int64_t tokens, int64_t heads, int64_t head_dim, MemoryLedger& ledger);
   // Branch (w, r): one task per (head, segment), in the order of a program.
   std::vector<AttendGrid> branch(int64_t segment_length, int64_t dilation_rate);
-  // The same with compact results: [head][segment][row].
+  // The tasks of branch() with compact results: [head][segment][row].
   std::vector<AttendGrid> compact_branch(int64_t segment_length, int64_t dilation_rate);
   // The branch's backward pass. Attends to it, for its O and LSE, and makes dO and the statistics.
   std::vector<BackwardGrid> backward(int64_t segment_length, int64_t dilation_rate, bool causal);

@@ -178,7 +178,7 @@ int run_plan(const Options& options) {
   if (!options.cluster.empty() && options.schedule_of.empty())
     return plan_on_cluster(options, config);
   scale_batch_to_device(config);
-  // The same defaults as `run` without a launcher.
+  // Defaults are those of `run` without a launcher.
   const int usable = std::max(1, capture_environment().usable_threads);
   const std::string transport = transport_of(config, /*launched=*/false);
   const int world = options.ranks > 0 ? options.ranks : default_world_size(config);

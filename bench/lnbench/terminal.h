@@ -39,10 +39,10 @@ class Progress;
 // --format and --wide, on stdout; notes of other formats than text go to stderr. A line of
 // `progress` is taken away before a row is written.
 TableStyle table_style(const Options& options, Progress* progress = nullptr);
-// What the points of a table have in common stands once above it, unless it is wide or no text.
-// Returns the words of their options that no row repeats.
+// Leaves out the columns and options that all points have in common: they stand once above the
+// table, unless it is wide or no text. Returns the words of the options left out.
 std::set<std::string> leave_out_constants(TableStyle& style, const std::vector<Point>& points);
-// Of the records of these points.
+// Makes the table for the records of these points.
 Table<PointRecord> record_table(const Options& options, const std::vector<Point>& points,
                                 Progress* progress = nullptr);
 // In colour on a terminal without NO_COLOR, or with --color always.

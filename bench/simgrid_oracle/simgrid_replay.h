@@ -1,5 +1,5 @@
-// The same compact programs on the same links, timed by SimGrid (Casanova et al., JPDC 2014) in
-// place of this suite's engine: an independent answer to compare ours with.
+// Times compact programs by SimGrid (Casanova et al., JPDC 2014) on the links that this suite's
+// engine has: an independent answer to compare ours with.
 //
 // Every lane of every rank is an s4u actor that waits, sleeps and posts; every (from, to) channel
 // is one that carries its messages one after the other. Event order, clock and max-min sharing are

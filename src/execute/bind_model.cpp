@@ -96,7 +96,7 @@ class ModelTasks {
   }
 
  private:
-  // Of the matrix, a row a part; none where the op has no such matrix.
+  // Returns the rows of a matrix that the op reads as parts; none where it has no such matrix.
   RowParts parts(size_t matrix) const {
     if (matrix >= from_.size()) return {};
     const Matrix& m = from_[matrix];

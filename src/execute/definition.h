@@ -55,7 +55,7 @@ std::vector<DefinedRow> attended_rows(const AttentionProblem& problem,
                                       const DilatedPattern& pattern,
                                       const std::vector<QuerySample>& queries,
                                       const ReadInput& read);
-// The same of the generator's rows.
+// The defined outputs of queries where inputs are the generator's rows.
 inline std::vector<DefinedRow> defined_rows(const AttentionProblem& problem,
                                             const DilatedPattern& pattern,
                                             const std::vector<QuerySample>& queries) {
@@ -72,9 +72,9 @@ struct SoftmaxPart {
   std::vector<DefinedRow> rows;
 };
 
-// Of a mixture by LSE all branches are one part; else each is one. Where the weights w of branches
-// are constants, the gradient is w times that of the branch alone: with O of the branch and L of
-// all, as exp(score - L) = w exp(score - L of the branch).
+// Returns the parts of a mixture: by LSE all branches are one part, else each branch is one. Where
+// the weights w of branches are constants, the gradient is w times that of the branch alone: with O
+// of the branch and L of all, as exp(score - L) = w exp(score - L of the branch).
 std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& problem,
                                        const DilatedPattern& pattern,
                                        const std::vector<QuerySample>& queries);

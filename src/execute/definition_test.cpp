@@ -113,7 +113,7 @@ TEST(Options, MeanAndSumAddBranchesAndPhaseRestarts) {
                softmax_over(kSmall, 0, 15, {0, 4, 8, 11, 15, 19}));
 }
 
-// Of a query the gradient of each branch alone, by its weight in the mixture.
+// A query's gradient is the sum of those of each branch alone, weighted as in the mixture.
 TEST(Options, DetachedWeightsAreConstants) {
   const DilatedPattern all{.branches = {{4, 1}, {22, 4}}, .mix = MixRule::kLseDetached};
   const QuerySample query{0, 0, 4};

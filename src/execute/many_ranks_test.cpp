@@ -19,7 +19,7 @@ Case case_of(const AlgorithmInfo& algorithm, int ranks) {
           ranks};
 }
 
-// What `runs` runs have moved, and what a rank's slots hold.
+// Expects the traffic of `runs` runs and the memory of a rank's slots as in the closed form.
 void expect_counts(const Case& c, Pass pass, const Communicator& comm, const MemoryLedger& ledger,
                    int runs) {
   const auto form = closed_form_counts(c.algorithm, sharded(c), parse_collective(c.collective),

@@ -63,7 +63,7 @@ std::span<const float> output_row(const BoundProgram& bound, int64_t batch, int6
 const float* output_lse(const BoundProgram& bound, int64_t batch, int64_t head, int64_t token);
 // All values that a run makes: O first, LSE where the output has one, gradients.
 std::vector<std::span<const float>> made_values(const BoundProgram& bound);
-// The same of one row of dQ, or, by K/V head, of dK (tensor kKey) or dV (kValue).
+// One row of dQ or, by K/V head, of dK (tensor kKey) or dV (kValue).
 std::span<const float> gradient_row(const BoundProgram& bound, Tensor tensor, int64_t batch,
                                     int64_t head, int64_t token);
 // Digests of all rows of dQ, dK and dV.

@@ -7,10 +7,11 @@
 
 namespace longnet {
 
-// Of P in 16 bits: the relative L2 error of O, and the error of LSE.
+// Tolerances where P is rounded to 16 bits: the relative L2 error of O, and the error of LSE.
 inline constexpr double kRoundedPowersTolerance = 4e-3, kRoundedPowersLseTolerance = 1e-4;
-// The same of gradients, which are products of more factors, and of sums over the rows of a
-// sequence, whose roundings are independent: divided by the square root of their number.
+// Tolerances, where P is rounded so, of gradients, which are products of more factors, and of laws,
+// which sum over the rows of a sequence. Roundings of rows are independent: the tolerance of laws
+// is divided by the square root of their number.
 inline constexpr double kRoundedGradientTolerance = 5e-3, kRoundedLawTolerance = 1e-2;
 inline constexpr double kLawTolerance = 1e-6;  // of fp32
 
@@ -24,8 +25,8 @@ inline Tolerance output_tolerance(bool rounds_probabilities, double given, bool 
   return {.rel_l2 = given > 0 ? given : usual, .lse = kRoundedPowersLseTolerance};
 }
 
-// The same of the relative L2 errors of gradients, products of more factors than an output, and of
-// laws of conservation (gradient_check.h).
+// Return the largest relative L2 error of gradients, products of more factors than an output, and
+// the largest error of laws of conservation (gradient_check.h) that pass.
 inline double gradient_tolerance(bool rounds_probabilities, const ShardedProblem& s, double given) {
   if (given > 0) return given;
   return rounds_probabilities ? kRoundedGradientTolerance : 2 * check_tolerance(s);

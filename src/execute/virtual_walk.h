@@ -41,7 +41,7 @@ namespace longnet {
 //   tasks as many as make 0.64 of it, in rounds of `at_once`; the receives that fill its keys, and
 //   the merge that follows it.
 
-// What was run, and everything: seconds scale by their ratios.
+// The work that was run and the work of the whole program: seconds scale by their ratios.
 struct WalkShare {
   struct Part {
     double run = 0, all = 0;

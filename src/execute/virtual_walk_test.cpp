@@ -94,7 +94,7 @@ TEST(VirtualWalk, EveryRowOfEveryAlgorithm) {
   expect_right(causal, 6, 1);
 }
 
-// What the first walk of a unit has left is right for the second one, too.
+// Rows that the first walk of a unit leaves behind would be right for the second one, too.
 TEST(VirtualWalk, RowsOfAnEarlierWalkDoNotPass) {
   const WalkCase c{.algorithm = "ring"};
   const ShardedProblem s = sharded_of(c, 2, c.problem.batch);
@@ -250,7 +250,7 @@ WalkedGradients walk_gradients(const WalkCase& c, int ranks, const std::vector<R
   return found;
 }
 
-// The same of real ranks: sums of all rows that hold for both up to fp32 rounding.
+// Returns the laws' terms of real ranks: those of a walk equal them up to fp32 rounding.
 LawTerms terms_of_real_ranks(const WalkCase& c, int ranks) {
   LawTerms terms;
   on_real_ranks(backward_schedule(c, ranks, c.problem.batch, Pass::kForwardBackward), ranks,
@@ -320,8 +320,8 @@ TEST(VirtualWalk, GradientsAreTheSameBitsAfterACutAndOnMoreThreads) {
   EXPECT_EQ(walk_gradients(c, 5, all, Pass::kBackward, 3).digests, whole.digests);
 }
 
-// Of ranks that all rows share, those that are walked obey the laws alone, for each query does; a
-// key's expected gradient is what they give to it.
+// A walk of some ranks obeys the laws, since each query does. The expected gradient of a key is the
+// sum of what the queries of these ranks contribute.
 TEST(VirtualWalk, GradientsOfSomeRanks) {
   WalkCase c;
   c.problem.batch = 2;

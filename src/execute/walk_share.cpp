@@ -70,7 +70,7 @@ std::vector<AttendGrid> choose_tasks(const std::vector<AttendGrid>& grids, doubl
   return chosen;
 }
 
-// The same rows of all tasks.
+// Returns the grid with rows [first, first + rows) of each task.
 BackwardGrid rows_of(const BackwardGrid& grid, int64_t first, int64_t rows, int64_t element_bytes) {
   const BackwardTask part = rows_of(grid.at(0, element_bytes), first, rows, element_bytes);
   BackwardGrid out = grid;

@@ -9,7 +9,7 @@
 namespace longnet {
 namespace {
 
-// What decides the loss: the parameters without those of how it is computed.
+// Returns the parameters that decide the loss: all but those of how it is computed.
 std::string function_of(PointParams p) {
   const PointParams standard;
   p.algorithm = "", p.kernel = "";

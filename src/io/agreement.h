@@ -8,15 +8,15 @@
 
 namespace longnet {
 
-// What the runs of a model, or of a layer alone, say of the function that they computed: nats a
+// Metrics of the function that runs of a model, or of a layer alone, computed: the loss in nats a
 // token; and <y, dO> of the output and given gradients, in standard deviations of such a sum of
 // random terms.
 inline const std::string kLossNats = "loss_nats", kOutputProduct = "output_product";
 // Largest difference between those of the same function, relative where they are beyond 1: sums in
 // fp32 round in another order where attention's algorithm, ranks or layout are others.
 inline constexpr double kLossTolerance = 1e-6;
-// Of activations in bf16, where such differences round some values to the other side, and sums of
-// rows over ranks that split heads are fp32.
+// The largest difference with activations in bf16: there, differences of fp32 sums round some
+// values to the other side, and sums of rows over ranks that split heads are fp32.
 inline constexpr double kBf16LossTolerance = 1e-2;
 // <y, dO> there, whose unit is one standard deviation: outputs that round otherwise, each value by
 // half a percent or so, are 0.5 to 1.1 % of it apart.

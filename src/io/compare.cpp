@@ -98,7 +98,7 @@ std::string cluster_text(const RunInfo& run) {
              : concat(run.cluster.text("name"), " (", run.cluster_sha256.substr(0, 12), ")");
 }
 
-// What decides the times of a result, by its path: nothing that is of the moment.
+// Returns the conditions that decide the times of a result, by path: nothing that is of the moment.
 FlatRecord conditions_of(const Result& r, bool simulated) {
   JsonNode n = JsonNode::object({{"config", r.run.config_sha256.substr(0, 12)},
                                  {"build", to_json(r.build)},

@@ -29,7 +29,8 @@ struct CompareOptions {
   bool any_transport = false;  // compares points whose bytes went other ways
 };
 
-// Those of points with a time on both sides come first, of them those with a verdict.
+// Classes of compared points: first those with a verdict, then those with a time on both sides but
+// no verdict, then the rest.
 enum class CompareClass {
   kFaster,
   kSlower,

@@ -36,7 +36,7 @@ TEST(ReadValue, WholeNumbersAreWrittenInManyWays) {
   EXPECT_EQ(read("true", {}, false).value, Value(true));
 }
 
-// What is refused is said with its place, and the value stays.
+// A refusal names the place and the limit, and the value stays.
 TEST(ReadValue, RefusalsNameTheLimitAndLeaveTheValue) {
   const auto refused = [](const std::string& json, const Field& field, const Value& before,
                           const std::string& why, const std::string& hint) {

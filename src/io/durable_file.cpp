@@ -15,7 +15,7 @@
 namespace longnet {
 namespace {
 
-// Of an open that failed: whether another path, or other rights, would help.
+// Returns whether another path, or other rights, would help an open that failed with `error`.
 bool is_of_the_path(int error) {
   return error == EACCES || error == EPERM || error == EROFS || error == ENOENT ||
          error == ENOTDIR || error == ENAMETOOLONG;

@@ -48,10 +48,10 @@ struct PointParams {
   std::string collective = "native";  // or a lowering
   AlgorithmOptions options;
   int node_size = 0;  // collective hierarchical: ranks of a node; 0: near the root of the group
-  // Groups of ranks, each with its share of the batch, which do the same; of models they exchange
+  // Groups of ranks, each with its share of the batch, which do the same; in models they exchange
   // gradients of weights, else nothing.
   int replicas = 1;
-  // Of models: ranks with the same tokens, which split heads and the feed-forward network.
+  // Ranks of a model with the same tokens, which split heads and the feed-forward network.
   int head_groups = 1;
   Pass pass = Pass::kForward;
   Scope scope = Scope::kAttention;

@@ -55,7 +55,7 @@ struct PhasesRecord {
   }
 };
 
-// The same point with parts left out: what overlap hides, and what fragments cost.
+// Times of the point with parts left out: they tell what overlap hides, and what fragments cost.
 struct AblationsRecord {
   double full_s = kNotMeasured;
   double compute_only_s = kNotMeasured;        // no communication; exposed = full - this

@@ -34,8 +34,8 @@ inline const std::string kBeyondTable = "beyond_kernel_table",
 // The algorithm's options and the what-ifs of a cluster, but those words; that a simulated kernel
 // is modelled goes without saying.
 std::string shown_options(const PointParams& params, const std::set<std::string>& without = {});
-// What several points have in common: columns of one value, words of all options, and both as text:
-// "seq_len 8K, batch 1, d=32 bf16".
+// Values that several points have in common: columns of one value, words of all options, and both
+// as text: "seq_len 8K, batch 1, d=32 bf16".
 struct Constants {
   std::set<std::string> columns, options;
   std::string text;

@@ -26,7 +26,7 @@
 
 namespace longnet {
 
-// What `lnbench train` trains; its steps stand in train.jsonl.
+// The model, memory and text of a run of `lnbench train`; its steps stand in train.jsonl.
 struct TrainingInfo {
   PointParams point{};
   int64_t parameters = 0;

@@ -29,7 +29,8 @@ BatchLines lines_of(const std::string& series, const std::vector<const PointReco
   return by_batch;
 }
 
-// Of the interval of a median, at least, where an exponent takes it: five samples have 94 %.
+// The least confidence level of a median's interval that the fit of an exponent uses: five samples
+// reach 94 %.
 constexpr double kSureLevel = 0.9;
 
 void add_fits(Summary& s, const std::string& series, Source source,

@@ -141,8 +141,9 @@ struct BackwardTask {
 // The rows [first, first + rows) of a task, as above.
 BackwardTask rows_of(const BackwardTask& task, int64_t first, int64_t rows, int64_t element_bytes);
 
-// The same for a grid. dQ rows of two tasks are disjoint; their key runs are the same rows or
-// disjoint ones: query heads that share a K/V head, and pieces of a causal shard, add to the same.
+// The backward tasks of a grid. dQ rows of two tasks are disjoint; their key runs are the same rows
+// or disjoint ones: query heads that share a K/V head, and pieces of a causal shard, add to the
+// same gradients.
 struct BackwardGrid {
   AttendGrid attend;  // Q and keys; it has no results
   // The first row of the first task; dO and dQ have the steps of Q.
@@ -170,7 +171,7 @@ struct GridStep {
   bool operator==(const GridStep&) const = default;
 };
 // Nothing when the grids differ by more than their place, or the second one lies before the first.
-// Those of grids without results are the steps of Q and keys alone.
+// Grids without results have steps of Q and keys alone.
 std::optional<GridStep> step_between(const AttendGrid& a, const AttendGrid& b);
 
 // True for the same tasks in the same memory, whatever the tokens: queries are as far from keys.

@@ -125,7 +125,8 @@ inline std::string why_head_dim_unsupported(int64_t head_dim, int64_t most) {
 std::unique_ptr<AttentionKernel> make_reference_kernel();
 // Exact, tiled, fp32 arithmetic over fp32 or bf16 storage (see cpu/attend_simd.h).
 std::unique_ptr<AttentionKernel> make_cpu_kernel();
-// The same with attention by AMX tiles, of fp32 to its errors (see cpu/attend_amx_simd.h).
+// The cpu kernel with attention by AMX tiles. fp32 inputs keep the errors of fp32 arithmetic (see
+// cpu/attend_amx_simd.h).
 std::unique_ptr<AttentionKernel> make_amx_kernel();
 
 struct KernelInfo {

@@ -52,7 +52,7 @@ TEST_P(MergePackTest, MergeOfHalvesIsAttentionToAll) {
   const AttendSpec both{.causal = true,
                         .q = {.rows = 30, .first_token = 20},
                         .kv = {{.rows = 40}, {.rows = 30, .first_token = 30}}};
-  // The same rows of K and V: run i of a case is generated from seeds 2 i + 2 and 2 i + 3.
+  // Both cases have the rows of `both`: run i is generated from seeds 2 i + 2 and 2 i + 3.
   AttendSpec first = both, second = both;
   first.kv[1].rows = 0;
   second.kv[0].rows = 0;

@@ -1,5 +1,5 @@
-// What every kernel of a model's layers refuses: matrices whose shapes or storage do not fit
-// together, and on the host tokens and targets that are out of range.
+// Checks that every kernel of a model's layers makes: they refuse matrices whose shapes or storage
+// do not fit together, and on the host tokens and targets that are out of range.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ inline void check_fp32(const char* what, const Matrix& x, int64_t rows, int64_t 
 }
 inline void check_fp32(const char* what, const Matrix& x) { check_fp32(what, x, x.rows, x.cols); }
 
-// The same shape and storage as those of `as`.
+// Checks that a matrix has the shape and the storage of `as`.
 inline void check_like(const char* what, const Matrix& x, const Matrix& as) {
   check_shape(what, x, as.rows, as.cols);
   check(x.dtype == as.dtype, what, " must be stored in ", to_string(as.dtype), ", not ",
@@ -94,7 +94,7 @@ inline void check_tokens(const int32_t* tokens, int64_t count, int64_t table_row
           " is outside of a table of ", table_rows, " rows");
 }
 
-// What gradients are multiplied with for their norm.
+// Returns the factor that clips the gradients: their norm becomes clip_norm at most.
 inline double clipping_of(const UpdateTask& task) {
   double squares = 0;
   for (int64_t i = 0; i < task.pieces; ++i) squares += task.squares[2 * i];

@@ -81,14 +81,14 @@ struct LayerNormBackwardTask {
   bool accumulate = false;     // into grad_x
   RowParts moments{}, sums{};  // as in LayerNormTask; and LayerNormSumsTask of each part
 };
-// Of each row of x: its mean, and the sum of squares about it, two floats a row. Those of all
-// columns follow by Chan's formula (Chan, Golub, LeVeque, 1979), of parts of equal width.
+// Computes each row's mean and its sum of squares about the mean, two floats a row. The moments of
+// rows in parts of equal width follow by Chan's formula (Chan, Golub, LeVeque, 1979).
 struct RowMomentsTask {
   Matrix x;
   float* into = nullptr;
 };
-// Of each row, over the columns that are here, with the normalised row z: the sums of
-// grad_y * gain and of grad_y * gain * z, two floats a row.
+// Computes, for each row and its normalised row z, the sums of grad_y * gain and of
+// grad_y * gain * z over the columns that are here, two floats a row.
 struct LayerNormSumsTask {
   Matrix x, grad_y;
   const float* gain = nullptr;  // [cols]

@@ -16,7 +16,7 @@ inline constexpr double kBusyShare = 0.15;
 // Ranks of a job that measure at the same time do not disturb each other.
 double measure_busy_share(double seconds = 0.4);
 
-// The same beside this process's own work, since the object was made.
+// Busy share of the hardware threads since the object was made, beside this process's own work.
 class OtherLoad {
  public:
   // Shorter spans are too coarse: the system counts in ticks of 10 ms.

@@ -28,7 +28,7 @@ struct MedianInterval {
 
 // The smallest symmetric interval with that level; min..max where n is too small for it.
 MedianInterval median_interval(std::span<const double> values);
-// The same on values that are sorted already: allocates nothing.
+// median_interval of values that are sorted already: allocates nothing.
 MedianInterval median_interval_sorted(std::span<const double> sorted);
 
 // p-value of the two-sided Mann-Whitney U test of "a and b come from one distribution": by counting

@@ -12,7 +12,8 @@
 
 namespace longnet {
 
-// Of measure_point: beside a run stands a window of the cores' peak, and ranks wait for each other.
+// Barriers of measure_point for its first run: one before the run and one before the window beside
+// it, in which the peak of the cores is measured.
 inline constexpr int kBarriersOfTheFirstRun = 2;
 
 class LateCommunicator : public Communicator {

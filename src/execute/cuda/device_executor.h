@@ -66,9 +66,9 @@ class DeviceExecutor final : public Executor {
   // Returns when the device has finished: seconds between the first and the last op, by events.
   double run(RunMode mode) override;
 
-  // The same output and seconds from a CUDA graph, which the first call records: where a run is so
-  // short that the host's launches would be timed with it. Neither phases nor op_times. Only of
-  // programs that do not communicate; throws Error where something in it cannot be recorded.
+  // Runs all ops as a CUDA graph, which the first call records, and returns its seconds: for runs
+  // so short that the host's launches would be timed with them. Records no phases and no op_times.
+  // Only for programs that do not communicate; throws Error where an op cannot be recorded.
   double replay();
   bool can_replay() const { return rounds_.empty(); }
   // The stream that computes. Work enqueued here runs before the next run and is not timed.

@@ -286,7 +286,7 @@ TEST(DeviceWalkTest, LeavesWhatAWalkOnTheCpuLeaves) {
   }
 }
 
-// Of the units of a walk each has the memory of the one before it.
+// Each unit of a walk reuses the memory of the unit before it.
 TEST(DeviceWalkTest, KeepsItsMemoryAsPredicted) {
   const ShardedProblem s = device_problem({.algorithm = "dilated", .ranks = 5});
   const auto schedule_for = [&](int64_t) { return find_algorithm("dilated").make(s); };
@@ -348,7 +348,7 @@ TEST(DeviceWalkTest, PlansAreKeptAndRowsOfAnEarlierUnitAreNot) {
   EXPECT_EQ(kernel->plans, 3);
 }
 
-// What a rank would send to others is added to their rows.
+// Gradients that a rank would send to other ranks are added to the rows of these.
 TEST(DeviceWalkTest, GradientsThatRanksShareAreThoseOfTheDefinition) {
   constexpr Pass kBoth = Pass::kForwardBackward;
   const DeviceCase cases[] = {

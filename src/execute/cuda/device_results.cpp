@@ -1,4 +1,4 @@
-// What a run of a DeviceExecutor left, looked at.
+// Reads the results of a DeviceExecutor's run back from the device.
 #include <utility>
 
 #include "execute/cuda/device_executor.h"

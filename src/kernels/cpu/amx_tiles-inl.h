@@ -237,9 +237,9 @@ HWY_INLINE void pack_keys_in_rows(const PanelRows& rows, int64_t keys, int64_t h
               tiles + begin / kTileSide * of_row * kTileWords);
 }
 
-// The same as tiles A of K': [padded / 16][kPanelSteps][pieces].
-constexpr int64_t kPanelSteps = kPanelKeys / kTileDepth;
+constexpr int64_t kPanelSteps = kPanelKeys / kTileDepth;  // of 32 keys
 
+// Keys (or values) as tiles A of K': [padded / 16][kPanelSteps][pieces].
 template <class Storage>
 HWY_INLINE void pack_keys_in_columns(const PanelRows& rows, int64_t keys, int64_t head_dim,
                                      uint32_t* tiles) {

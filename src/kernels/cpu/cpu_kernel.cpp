@@ -172,7 +172,7 @@ class CpuKernel : public AttentionKernel {
                         std::byte* workspace) const {
     attend_task(task, options, workspace);
   }
-  // The same of a block's backward pass, and the rows of its tiles.
+  // Bytes of scratch memory of a block's backward pass, that pass, and the rows of its tiles.
   virtual int64_t block_bytes(const AttendOptions& options) const {
     return backward_block_bytes(options.head_dim);
   }

@@ -18,7 +18,7 @@
 
 namespace longnet {
 
-// Of a block, at most: a panel of B takes 1 MB.
+// The most rows and columns of C in a block: a panel of B takes 1 MB.
 inline constexpr int64_t kGemmRows = 960, kGemmColumns = 1024;
 inline constexpr int64_t kGemmRowStep = 96;  // rows that are packed at a time
 

@@ -40,8 +40,8 @@ HWY_INLINE Moments moments_of(PartMoments all, int64_t cols, double epsilon) {
   return {all.mean, float(1.0 / std::sqrt(double(all.squares) / double(cols) + epsilon))};
 }
 
-// Of a row whose other columns lie elsewhere: squares about the mean of all are those about the
-// means of parts, and those of these about it.
+// Returns the moments of a row whose columns are split into parts. Its sum of squares about the
+// mean is that of the parts about their own means plus that of these means about the mean of all.
 HWY_INLINE Moments moments_of(const RowParts& parts, int64_t row, int64_t cols, double epsilon) {
   double mean = 0, squares = 0;
   for (int64_t p = 0; p < parts.parts; ++p)
@@ -115,7 +115,7 @@ struct NormBackward {
   HWY_INLINE hn::Vec<D> grad(D d, int64_t j) const {
     return hn::Mul(load_floats(d, grad_y + j), hn::LoadU(d, task.gain + j));
   }
-  // Of g and g * z, over the columns that are here.
+  // Returns the sums of g and g * z over the columns that are here.
   HWY_INLINE std::array<float, 2> sums() const {
     RowSum sum, sum_normal;
     for_each_vector(task.x.cols, [&](auto d, int64_t j) HWY_ATTR {

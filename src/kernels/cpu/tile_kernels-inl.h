@@ -231,7 +231,7 @@ HWY_INLINE void prefetch_rows(const KeyPanel& panel, int64_t begin, int64_t end,
   }
 }
 
-// The same of the gradients of a key and its value, if the panel has that key.
+// Prefetches the gradients of a key and its value, if the panel has that key.
 template <class Storage, class Task>
 HWY_INLINE void prefetch_gradients(const Task& task, const KeyPanel& panel, int64_t key,
                                    int64_t row_bytes) {

@@ -74,7 +74,7 @@ struct BackwardLayout {
   LONGNET_HOST_DEVICE static constexpr int columns_offset(int stage) {
     return 2 * kRowBytes + stage * 2 * kColumnBytes;
   }
-  // Of columns that are queries: -L in units of log2, and delta.
+  // Statistics of the columns, where these are queries: -L in units of log2, and delta.
   LONGNET_HOST_DEVICE static constexpr int statistics_offset(int stage) {
     return kStatisticsOffset + stage * kColumns * 8;
   }

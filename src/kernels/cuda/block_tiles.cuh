@@ -1,5 +1,5 @@
-// What the warps of a block of the `cuda_sm90a` kernel walk, each on its own: tiles of query rows,
-// and the key tiles of each.
+// Iterators over the tiles of query rows of a block of the `cuda_sm90a` kernel and over the key
+// tiles of each. Every warp has iterators of its own.
 //
 //   rows 0 ... 383 in tiles of 192, causal, key tiles of 128: keys 0, 128 of the first tile, then
 //   keys 0, 128, 256 of the second

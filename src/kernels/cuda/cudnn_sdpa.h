@@ -24,7 +24,7 @@ enum SdpaUid : int64_t {
   kLse,
   kScale,
   kHidden,  // the score of keys that a row may not see
-  // Of the backward pass.
+  // Tensors of the backward pass alone.
   kOne,
   kGradOut,
   kGradQ,

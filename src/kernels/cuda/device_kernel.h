@@ -43,8 +43,9 @@ class DeviceKernel {
   // this kernel cannot run, with the reason.
   virtual Prepared prepare(std::span<const AttendGrid> grids, const DeviceAttendOptions& options,
                            MemoryLedger& ledger) const = 0;
-  // The same of the backward pass (AttentionKernel::attend_backward). Each sum has one order: its
-  // bits are the same in every launch. Throws Error where the kernel has none.
+  // Prepares the backward pass (AttentionKernel::attend_backward). Without options.any_order each
+  // sum has one order: its bits are the same in every launch. Throws Error where the kernel has no
+  // backward pass.
   virtual Prepared prepare_backward(std::span<const BackwardGrid>, const DeviceAttendOptions&,
                                     MemoryLedger&) const {
     throw Error("this kernel has no backward pass");

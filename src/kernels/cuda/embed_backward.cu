@@ -13,7 +13,7 @@ constexpr int kTile = EmbedScratch::kTile, kDigits = EmbedScratch::kDigits, kSca
 constexpr int kSumThreads = 128, kRowsAtOnce = 4, kJoinAtOnce = 8;
 constexpr int64_t kMostOfChunk = EmbedScratch::kMostOfChunk;
 
-// What the sort reads: the task's tokens (rows null), or a list that it has made.
+// The list that a pass of the sort reads: the task's tokens (rows null), or the last pass's result.
 struct Keys {
   const int32_t *token, *row;
   int64_t count, table_rows;
@@ -121,7 +121,8 @@ __device__ void keep(float* at, const float (&sum)[kWidth]) {
 template <class Rows, class Table>
 __global__ void __launch_bounds__(kSumThreads)
     sum_runs_kernel(Rows x, Table table, SumShape shape, int slices) {
-  // Of the keys, with one before and one behind them: -1 where there is none.
+  // Tokens of the chunk's keys, with one entry before and one after them (-1: no key there), and
+  // the keys' rows.
   __shared__ int32_t tokens[kMostOfChunk + 2], rows[kMostOfChunk];
   const int64_t chunk = blockIdx.x / unsigned(slices), first = chunk * shape.chunk;
   const int64_t left = shape.count - first;

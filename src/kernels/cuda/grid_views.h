@@ -56,7 +56,7 @@ struct RunViews {
 class ViewLists {
  public:
   GridViews of(const TensorView& rows, const GridVector& count, const GridVector& step_bytes);
-  // Of each run of a grid of `count` tasks.
+  // Returns the views of each key run of a grid of `count` tasks.
   std::vector<RunViews> of(std::span<const KvRun> runs, const GridVector& count);
   const std::vector<TensorView>& all() const { return views_; }
 

@@ -21,7 +21,7 @@ struct ViewPlace {
   int32_t at[3] = {0, 0, 0};
 };
 
-// Of two tensors with the same rows: Q and dO, or K and V.
+// Places of the same rows in two tensors: Q and dO, or K and V.
 struct PlacePair {
   ViewPlace a{}, b{};
 };

@@ -101,7 +101,7 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys> {
  public:
   static constexpr int kDim = Shape::kDim, kKeys = Shape::kKeys;
 
-  // Of warpgroup `group`; tiles lie from byte `shared` on.
+  // The rows of warpgroup `group`; tiles begin at byte `shared` of shared memory.
   __device__ __forceinline__ GroupRows(uint32_t shared, int group)
       : q_(matrix_place(shared + uint32_t(group * 64 * Shape::kRowBytes), 0)),
         k_(matrix_place(shared + uint32_t(Shape::k_offset(0)), 0)),

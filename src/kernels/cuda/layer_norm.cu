@@ -16,7 +16,7 @@ constexpr int kMostThreads = View::kWidth == 1 ? 256 : 512;  // of a team
 template <int kTeam>
 constexpr int kTeams = kTeam == kWarp ? kNormThreads / kWarp : 1;  // of a block
 
-// What a thread of a team has of a row.
+// A row's columns that one thread of a team holds in registers.
 template <class View, int kTeam>
 struct HeldRow {
   static constexpr int kWidth = View::kWidth, kGroups = kHeldColumns<View> / kWidth;

@@ -19,7 +19,8 @@ namespace {
 constexpr int kWarp = 32, kThreads = 256;
 constexpr int64_t kBlockGroups = 2048;  // groups of a block where they are independent
 
-// Of a group's first column. A matrix of weights, as one row, has more than 2^31 of them.
+// Returns the offset of a group's first column, in elements. A matrix of weights, as one row, has
+// more than 2^31 of them.
 template <int kWidth>
 __host__ __device__ constexpr int64_t offset_of(int64_t row, int64_t stride, int group) {
   return row * stride + int64_t{group} * kWidth;

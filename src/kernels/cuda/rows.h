@@ -43,11 +43,10 @@ struct WidenTask {
 Prepared prepare_widen(std::span<const WidenTask> tasks, int64_t head_dim, float factor,
                        MemoryLedger& ledger);
 
-// What cuDNN's backward pass reads of rows, in dense rows: dO; O with dO . O = delta times a
-// factor; L, +inf where it is -inf. cuDNN makes delta of O again, and programs hand delta on
+// Makes the dense rows that cuDNN's backward pass reads: dO; O with dO . O = delta times a
+// factor; L, +inf where it is -inf. cuDNN computes delta from O again, and programs hand delta on
 // without O. Two numbers of a row suffice, in the columns of the largest dO, the second for what
 // the first one's rounding leaves: the sum is right to 2^-16.
-//
 struct SdpaRowsTask {
   const void* grad_out;
   const float* statistics;  // L, delta right behind it

@@ -49,7 +49,7 @@ struct SdpaShape {
 // Returns the shape of the launch that computes a view's tasks, with contiguous bf16 results. The
 // stride of a dimension of one element does not matter, but cuDNN requires a positive one.
 SdpaShape sdpa_shape(const StridedView& view, int64_t head_dim);
-// The same of the backward pass, where LSE is dense as well.
+// Returns the shape of the launch of a view's backward pass, where LSE is dense as well.
 SdpaShape sdpa_backward_shape(const StridedView& view, int64_t head_dim);
 
 // Empty when every address that the strides reach is 16-byte aligned, given aligned pointers: cuDNN

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- outputs ----
 
-// What a thread has seen: its lanes of every row, and whole rows of its own (LSE, digest).
+// A thread's running summary of an output: its lanes of every row, and whole rows (LSE, digest).
 class SeenOutput {
  public:
   // A row with a NaN has no sums or extrema.
@@ -195,7 +195,7 @@ class SeenOutput {
     absent_ += lse == -INFINITY ? 1 : 0;
     if (!isnan(lse) && lse != -INFINITY) lse_sum_ += lse;
   }
-  // Of a whole warp.
+  // Returns the summary of all lanes of the warp.
   __device__ OutputSummary of_warp() const {
     return {.absent_rows = lane_sum(absent_),
             .nan_values = lane_sum(nans_),

@@ -90,7 +90,7 @@ class AttendCase {
 
   // One task, alone. Fails the current test when the kernel writes outside the rows of the result.
   AttendResult run(const AttentionKernel& kernel) const;
-  // The same tasks in one call, on `threads` threads.
+  // Runs the tasks of all cases in one call, on `threads` threads.
   static std::vector<AttendResult> run_all(std::span<const AttendCase> cases,
                                            const AttentionKernel& kernel, int threads);
 

@@ -23,7 +23,7 @@ void on_every_target(const Body& body) {
     }
 }
 
-// What P, rounded to 16 bits by 2^-9 of each value at most, adds to a relative error.
+// Returns what rounding P to 16 bits, by at most 2^-9 of each value, may add to a relative error.
 inline double rounding_of_probabilities(const AttentionKernel& kernel, DType storage) {
   return kernel.rounds_probabilities(storage) ? 1.0 / 256 : 0.0;
 }
