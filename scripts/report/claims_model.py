@@ -9,15 +9,11 @@ from __future__ import annotations
 from .evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, Evidence, machine_text, ranks_text
 from .model import Point
 from .rows import Context
-from .series import group_by
+from .series import PARAMS, group_by
 from .units import plural
 
 LOSS_WITHIN = 1e-6  # as io/agreement.h has it
 BF16_LOSS_WITHIN = 1e-2
-HOW = {  # parameters that say how a function is computed, and not which
-    "algorithm", "kernel", "mode", "transport", "layout", "gather_scope", "collective", "ulysses_degree", "ring_inner", "head_slice",
-    "keep_gathered", "node_size", "ranks", "replicas", "head_groups", "threads", "pass", "recompute", "shard_optimizer",
-}  # fmt: skip
 
 
 def loss(p: Point) -> float | None:
@@ -26,7 +22,7 @@ def loss(p: Point) -> float | None:
 
 def function_of(p: Point) -> tuple[object, ...]:
     params = p.get("params")
-    shape = [f"{k}={v}" for k, v in sorted(params.items()) if k not in HOW] if isinstance(params, dict) else []
+    shape = [f"{k}={v}" for k, v in sorted(params.items()) if k not in PARAMS["how"]] if isinstance(params, dict) else []
     return (p.run, *shape)
 
 

@@ -19,16 +19,24 @@ from .model import PATTERNS, SOURCES, Point, Run, run_names
 from .units import plural
 
 AXES = {"seq_len", "ranks", "replicas", "batch", "pattern", "branches", "threads", "phase_parts", "seed", "id"}
-SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "configs" / "schema" / "config.schema.json").read_text(encoding="utf-8"))
+
+
+def schema(name: str) -> dict[str, Any]:
+    folder = Path(__file__).resolve().parents[2] / "configs" / "schema"
+    return json.loads((folder / f"{name}.schema.json").read_text(encoding="utf-8"))
+
+
+CONFIG = schema("config")["properties"]
+PARAMS = schema("result")["$defs"]["point"]["properties"]["params"]  # of a point
 
 
 def defaults_in(section: str) -> dict[str, Any]:
     """Parameters of a section of configs that name a series, and their defaults."""
-    return {name: axis["default"] for name, axis in SCHEMA["properties"][section]["properties"].items() if "default" in axis and name not in AXES}
+    return {name: axis["default"] for name, axis in CONFIG[section]["properties"].items() if "default" in axis and name not in AXES}
 
 
 DEFAULTS = defaults_in("sweep")  # options of algorithms: what a label leaves out
-SWITCHES = {"keep_gathered": "rows kept"}  # options without a value: their words, as in src/io/axes.cpp
+SWITCHES = {name: axis["label"] for name, axis in PARAMS["properties"].items() if "label" in axis}  # options without a value
 LABELLED_APART = {"layout", "collective", "node_size", "pass", "scope"}  # the last two by panels and figures; every other option shows in a label
 TOLD_APART = {"heads", "mode", "pass", "scope"}  # by the sentences of the first screen
 STAR = "M0,-1L0.23,-0.31L0.95,-0.31L0.36,0.12L0.59,0.81L0,0.38L-0.59,0.81L-0.36,0.12L-0.95,-0.31L-0.23,-0.31Z"

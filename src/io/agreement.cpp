@@ -11,13 +11,8 @@ namespace {
 
 // Returns the parameters that decide the loss: all but those of how it is computed.
 std::string function_of(PointParams p) {
-  const PointParams standard;
-  p.algorithm = "", p.kernel = "";
-  p.layout = standard.layout, p.gather_scope = standard.gather_scope;
-  p.collective = standard.collective, p.options = {}, p.node_size = 0;
-  p.ranks = p.replicas = p.head_groups = p.threads = 1;
-  p.pass = standard.pass;
-  p.model.recompute = standard.model.recompute, p.model.shard_optimizer = false;
+  for (const Axis& axis : axes())
+    if (axis.use.how) axis.member.set(p, axis.standard);
   return canonical_params_json(p);
 }
 

@@ -195,8 +195,13 @@ JsonNode object_schema(File file) {
 
 JsonNode params_schema() {
   JsonNode properties = JsonNode::object(), required = JsonNode::array();
+  JsonNode how = JsonNode::array();  // read by scripts/report
   for (const Axis& axis : axes()) {
-    properties.set(std::string(axis.key), described(axis_value(axis, File::kOfResult), axis.help));
+    JsonNode property = described(axis_value(axis, File::kOfResult), axis.help);
+    if (std::holds_alternative<bool>(axis.standard) && axis.use.label)
+      property.set("label", *axis.use.label);
+    properties.set(std::string(axis.key), property);
+    if (axis.use.how) how.push(JsonNode(axis.key));
     if (!axis.field.omit && axis.use.in_id) required.push(JsonNode(axis.key));  // in all results
   }
   properties.set("branches", reference("branches"));
@@ -205,7 +210,8 @@ JsonNode params_schema() {
                          {"type", "string"},
                          {"minLength", 1}}));
   required.push("branches");
-  return object({{"type", "object"}, {"properties", properties}, {"required", required}});
+  return object(
+      {{"type", "object"}, {"properties", properties}, {"required", required}, {"how", how}});
 }
 
 // Descriptions that `old` has and `made` has not, at the same places.
