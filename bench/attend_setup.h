@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "core/memory_tags.h"
 #include "core/random.h"
 #include "core/tagged_memory.h"
 #include "kernels/attention_kernel.h"

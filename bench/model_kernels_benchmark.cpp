@@ -15,7 +15,6 @@
 
 #include "benchmark_machine.h"
 #include "core/check.h"
-#include "core/memory_tags.h"
 #include "core/random.h"
 #include "core/tagged_memory.h"
 #include "kernels/model_kernel.h"

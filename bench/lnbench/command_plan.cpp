@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "core/check.h"
-#include "core/memory_tags.h"
+#include "core/tagged_memory.h"
 #include "core/transports.h"
 #include "core/work_ahead.h"
 #include "io/expand.h"

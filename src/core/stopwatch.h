@@ -19,21 +19,20 @@ inline double thread_cpu_seconds() {
 // Adds the time from its construction to stop() or its destruction to a number of seconds.
 class Stopwatch {
  public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds), begin_(Clock::now()) {}
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
   ~Stopwatch() {
     if (running_) stop();
   }
   void stop() {
-    seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count();
+    seconds_ += steady_seconds() - begin_s_;
     running_ = false;
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
   double& seconds_;
-  Clock::time_point begin_;
+  const double begin_s_ = steady_seconds();
   bool running_ = true;
 };
 

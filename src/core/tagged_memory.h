@@ -9,6 +9,14 @@
 
 namespace longnet {
 
+// Tags of buffers that more than one room books or tells apart; those of slots are schedule's.
+inline constexpr char kWorkspaceTag[] = "workspace";  // a kernel's scratch memory
+// Lists that a GPU holds beside the slots: tasks and tiles. They follow from its kernel.
+inline constexpr char kTaskLists[] = "task_lists";
+// Lists of a program and its executor: dependencies, tasks, messages in flight. No plan predicts
+// them.
+inline constexpr char kProgramLists[] = "program_lists";
+
 // The sum of bytes by tag.
 int64_t total_bytes(const std::map<std::string, int64_t>& by_tag);
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory_tags.h"
+#include "core/tagged_memory.h"
 #include "emulation/emulated_device.h"
 #include "kernels/cuda/device_model.h"
 #include "kernels/cuda/rows.h"

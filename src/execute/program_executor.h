@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "core/memory_tags.h"
 #include "core/tagged_memory.h"
 #include "execute/executor.h"
 #include "kernels/attention_kernel.h"

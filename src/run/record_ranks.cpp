@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/memory_tags.h"
+#include "core/tagged_memory.h"
 #include "execute/program_executor.h"
 #include "measure/statistics.h"
 #include "model/closed_form_step.h"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "comm/threads/thread_world.h"
-#include "core/memory_tags.h"
+#include "core/tagged_memory.h"
 #include "run/plan_point.h"
 #include "run/testing/fake_session.h"
 #include "run/testing/points.h"

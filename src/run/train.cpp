@@ -8,7 +8,7 @@
 #include <numbers>
 
 #include "core/check.h"
-#include "core/memory_tags.h"
+#include "core/tagged_memory.h"
 #include "execute/program_executor.h"
 #include "io/sha256.h"
 #include "io/units.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/check.h"
-#include "core/memory_tags.h"
+#include "core/tagged_memory.h"
 #include "measure/machine_load.h"
 #include "measure/statistics.h"
 #include "run/fill_record.h"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/cuda/device.h"
-#include "core/memory_tags.h"
+#include "core/tagged_memory.h"
 
 namespace longnet {
 

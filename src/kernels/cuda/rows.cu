@@ -2,7 +2,7 @@
 #include <numeric>
 #include <type_traits>
 
-#include "core/memory_tags.h"
+#include "core/tagged_memory.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/rows_kernels.cuh"
 #include "kernels/cuda/summary_kernels.cuh"
