@@ -22,7 +22,7 @@ constexpr auto texts_of(Positions) { return texts("none", "rotary", "xpos"); }
 enum class Recompute { kNone, kKeepAttention, kFull };
 constexpr auto texts_of(Recompute) { return texts("none", "keep_attention", "full"); }
 
-// Of a decoder around an attention problem, num_heads * head_dim wide.
+// Shape of a decoder around an attention problem; its width is num_heads * head_dim.
 struct ModelShape {
   int64_t layers = 6, ffn_width = 768, vocabulary = 256;
   Positions positions = Positions::kXpos;

@@ -17,7 +17,7 @@ struct Read {
   std::string kernel = "cpu";
 };
 
-// What is wrong in the text, with its fields read as `read`.
+// Returns the list of problems of the text, whose fields are read into `read`.
 std::string problems_of(const std::string& text, Read& read) {
   return usage_error([&] {
     const JsonNode root = parse_json(text, "f.json");

@@ -32,7 +32,7 @@ class LayerProgram {
  private:
   // The slots of one layer's attention, in the order of its program's slots; -1: scratch.
   using AttentionSlots = std::vector<int>;
-  // What a layer keeps of its forward pass.
+  // Matrices of a layer's forward pass, which its backward pass reads.
   struct Layer {
     MatrixView x = {};  // its input
     AttentionSlots slots = {}, backward_slots = {};

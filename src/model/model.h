@@ -23,9 +23,10 @@ namespace longnet {
 struct Parameter {
   std::string name;
   int64_t rows = 1, cols = 0, first = 0;
-  // Of its initial values: the standard deviation of a normal distribution, or all equal.
+  // Initial values are normal with this standard deviation about `value`; 0: all equal `value`.
   double deviation = 0, value = 0;
-  // Where ranks split it, it is a block of a matrix with so many columns, from this value on.
+  // Row i begins at value from + i * all_cols of the whole parameter. Where ranks split it, each has
+  // a block of it.
   int64_t all_cols = 0, from = 0;
   bool is_split = false;
   int64_t count() const { return rows * cols; }

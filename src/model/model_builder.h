@@ -41,14 +41,14 @@ class ModelBuilder {
   // One value a parameter, in equal parts, each a whole number of rows of attention (BoundProgram
   // adds these).
   SlotView add_parameter_values(SlotTag tag);
-  // Activations, as Q is stored.
+  // Adds a matrix of activations in the type that Q is stored in.
   MatrixView add_matrix(int64_t rows, int64_t cols, SlotTag tag = SlotTag::kActivations) {
     return {add_values(tag, rows * cols, TensorKind::kStored), 0, rows, cols};
   }
-  // Of the rank's rows.
+  // Adds a matrix of activations with a row for each token of the rank.
   MatrixView add_activations(int64_t cols) { return add_matrix(num_rows(), cols); }
-  // The same, of rows that ranks with other heads have as well, and sum up where they split
-  // heads: these are fp32.
+  // Adds activations as wide as the model, which ranks with other heads of the same tokens have as
+  // well. Where ranks split heads, they sum these rows up, in fp32.
   MatrixView add_whole_rows(SlotTag tag = SlotTag::kActivations) {
     MatrixView x = add_values_of_tokens(tag, num_rows() * width());
     x.rows = num_rows(), x.cols = width();
@@ -87,7 +87,7 @@ class ModelBuilder {
     add(Gemm{{{a, b}, {into}, accumulate, of_heads}, false, true});
   }
 
-  // Of the layer normalisation, or the linear function, whose parameters have this name.
+  // Add the layer normalisation, or the linear function, whose parameters have this name.
   void norm(const std::string& name, const MatrixView& x, const MatrixView& into);
   void norm_backward(const std::string& name, const MatrixView& x, const MatrixView& grad_y,
                      const MatrixView& grad_x, bool accumulate = false);

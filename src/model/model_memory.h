@@ -1,6 +1,6 @@
-// What a model, or a layer alone, reads and leaves in the memory of the executor that runs its
-// program on one rank, on the host or a GPU: weights, and moments and tokens; or rows and gradients
-// of the layer's output.
+// Inputs and outputs of a model, or a layer alone, in the memory of the executor that runs its
+// program on one rank, on the host or a GPU: weights; a model's moments and tokens; a layer's input
+// rows and gradients of its output.
 #pragma once
 #include <memory>
 #include <span>
@@ -27,8 +27,8 @@ class ModelMemory {
   // or rows and their gradients, by the generator, the same for any number of ranks; moments of 0;
   // the first step.
   void fill_inputs();
-  // What a run changes, weights, moments and gradients of rows, and rows: two runs after this do
-  // the same work.
+  // Restores the inputs that a run changes: weights; a model's moments; a layer's input rows and
+  // gradients of its output. The next run does the same work as the one before.
   void restore_inputs();
   double run() { return executor_.run(); }
   // NaN of gradients, weights, moments and the loss; or the layer's output and gradients of its
@@ -43,8 +43,8 @@ class ModelMemory {
   // `number` counts from 1.
   void set_step(int64_t number, double learning_rate);
   StepResult result() const;  // of the last run of this program, or of another one in its memory
-  // Of a layer alone: the sum over own rows of their products with the gradients of the output that
-  // are given.
+  // Inner product of `rows`, one for each own row, with the gradients of a layer's output that
+  // fill_inputs generates. For a layer alone.
   double product_with_gradients(std::span<const float> rows) const;
 
   // A slot's values in fp32, on the host.
@@ -59,7 +59,7 @@ class ModelMemory {
   int64_t count(int slot) const;
 
   const Parameters& parameters() const { return parameters_; }
-  // Those of the weights that this rank updates: all, with a sharded optimizer its own part.
+  // The weights that this rank updates: all, or its own part with a sharded optimizer.
   TokenInterval updated() const;
 
  private:

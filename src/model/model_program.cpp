@@ -110,7 +110,7 @@ class Step {
       }
     add(part);
   }
-  // Of values, one a parameter, those that this rank updates.
+  // The part of `values`, one a parameter, that this rank updates.
   SlotView updated(const SlotView& values) const {
     const RankGroup all = grid_.same_heads(build_.rank());
     return shape_.shard_optimizer ? values.piece(all.index_of(build_.rank())) : values;

@@ -37,7 +37,7 @@ inline constexpr int kInputRowsSlot = kGradKvSlot + 3;       // of the first lay
 inline constexpr int kOutputRowsSlot = kGradKvSlot + 4;      // of the last layer
 // Before a backward pass gradients of the output, after it those of the input.
 inline constexpr int kGradRowsSlot = kGradKvSlot + 5;
-// Of models alone.
+// Slots of whole models; a layer alone has none of them.
 inline constexpr int kTokenSlot = kGradKvSlot + 6;    // int32: a token a row, then a target a row
 inline constexpr int kScheduleSlot = kTokenSlot + 1;  // floats: number of the step, learning rate
 inline constexpr int kFirstMomentSlot = kTokenSlot + 2, kSecondMomentSlot = kTokenSlot + 3;

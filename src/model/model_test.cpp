@@ -296,8 +296,8 @@ TEST(Model, AStepAllocatesNothingOnceWarm) {
         }
 }
 
-// What a rank of a step holds, of exact attention on one rank and of dilated attention, which adds
-// packs, gathered rows and partial sums under other tags.
+// Memory of one rank in a training step, with exact attention on one rank and with dilated
+// attention, which adds packs, gathered rows and partial sums under other tags.
 TEST(Model, MemoryByTagIsThatOfItsFormula) {
   for (const char* algorithm : {"local", "dilated"})
     for (const Recompute recompute : enum_values<Recompute>())

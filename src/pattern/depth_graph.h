@@ -41,7 +41,7 @@ struct DepthGraph {
 DependencyDepth depth_of(const DepthGraph& graph, int64_t max_steps,
                          const DepthProgress& progress = {});
 
-// The same with a causal mask, where every interval is one group and every token has heard from the
+// Graph with a causal mask, where every interval is one group and every token has heard from the
 // one before it: `tokens` are the outermost tokens of each class in ascending order.
 struct CausalToken {
   int64_t position = 0;

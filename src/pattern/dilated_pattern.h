@@ -91,7 +91,7 @@ class BranchRows {
   bool is_summary() const { return summary_ > 0; }
   int64_t num_offsets() const { return offsets_; }
   int64_t offset_of(int64_t head) const { return head_offset(rule_, head, num_heads_, offsets_); }
-  // The same for the rows that take part as queries: the selected ones, or all in a summary branch.
+  // The rows that take part as queries: the selected ones, or all rows in a summary branch.
   BranchRows queries() const {
     BranchRows rows = *this;
     rows.summary_ = 0;

@@ -186,7 +186,8 @@ std::string GpuPlanning::why_kernel_unsupported(const PointParams& p) const {
   return why_device_kernel_unsupported(p.kernel, attend_options(p), p.pass);
 }
 
-// What a model's tasks share: that of the one that needs most. Attends of libraries take more.
+// Workspace that a model's tasks share: the size that the largest task needs. Attends of libraries
+// take more.
 int64_t GpuPlanning::workspace_bytes(const PointParams& p, int) const {
   if (!has_layers(p.scope)) return 0;
   const Schedule schedule = make_schedule(p);

@@ -42,7 +42,7 @@ class PointSession {
   ModelMemory& model() { return *model_; }  // of a point with layers
   // Collective. Opens the executor and makes the inputs of its program.
   void fill_inputs() { model_ ? model_->fill_inputs() : executor_->fill_inputs(); }
-  // Those of them that a run changes: none of attention.
+  // Restores the inputs that a run changes. A run of attention changes none.
   void restore_inputs() {
     if (model_) model_->restore_inputs();
   }

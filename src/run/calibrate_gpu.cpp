@@ -43,7 +43,8 @@ Measured read_rows(const JsonNode& root, const std::string& kernel, const std::s
   return out;
 }
 
-// What the suite's own kernels do and published ones do not.
+// Describes the suite's own kernels where they differ from published ones: they merge partials, and
+// their backward pass makes one pass over blocks of queries and one over blocks of keys.
 void take_own_kernel(ClusterSpec& c, const std::string& kernel,
                      const std::vector<KernelRow>& measured) {
   c.merge = MergeKind::kFused;

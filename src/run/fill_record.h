@@ -44,20 +44,21 @@ void set_memory(PointRecord& record, int64_t predicted_bytes,
 // The check. The point becomes check_failed, with the figures as its reason, where the output is
 // wrong, or where the check passes a poisoned output, which no op has written.
 void set_check(PointRecord& record, const CheckOutcome& outcome, bool passes_poison);
-// What the runs of a model have shown.
+// Results of a model's runs, from which set_model_check fills in the check.
 struct ModelOutcome {
   // Loss in nats a token, of a layer <y, dO>: over all runs and ranks, which must agree.
   double lowest_loss = std::numeric_limits<double>::infinity(), highest_loss = -lowest_loss;
   int64_t nan_values = 0;
   bool same_gradients = true;  // every run gave the same, bit for bit
-  // Of a pass with gradients: their norm; the same norm as a training step computes it; and the
-  // slope of the loss along them by a central difference, divided by the slope that they predict.
+  // The gradients of a pass that has them: their norm; their norm as a training step computes it;
+  // and the slope of the loss along them by a central difference, divided by the slope that they
+  // predict.
   double gradient_norm = kNotMeasured, norm_of_step = kNotMeasured, slope = kNotMeasured;
   // In a random direction: the rise of the loss less the rise that the gradient predicts, as a
   // share of the rise in a typical random direction.
   double random_error = kNotMeasured;
-  // Of activations in bf16, instead of slope and random_error: the difference from the gradients
-  // of the same point in fp32, as a share of these.
+  // With activations in bf16, instead of slope and random_error: the norm of the difference from
+  // the gradients of the same point in fp32, as a share of their norm.
   double bf16_error = kNotMeasured;
   double update_error = kNotMeasured;          // of a step: from AdamW, as a share of its rate
   double loss_without_weights = kNotMeasured;  // of a forward pass alone: over ln(vocabulary)
@@ -66,7 +67,8 @@ struct ModelOutcome {
 };
 // A gradient that is wrong by e across the true one's direction changes the slope by e^2: 2 % show.
 inline constexpr double kSlopeTolerance = 5e-4;
-// What it lacks changes no slope along it, but that in a random direction by as much as it lacks.
+// A component that the gradient lacks leaves the slope along it right, but puts the slope in a
+// random direction off by its own size.
 inline constexpr double kRandomTolerance = 1e-2;
 inline constexpr double kUpdateTolerance = 1e-3;
 // Rounding to 2^-9 of all activations and their gradients; of 2 to 12 layers 5e-3 to 1e-2 are seen.
@@ -74,7 +76,7 @@ inline constexpr double kBf16Tolerance = 3e-2;
 void set_model_check(PointRecord& record, const ModelOutcome& outcome, bool passes_poison);
 // How many runs' output was checked, and what that took.
 void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s);
-// Whose gradients a point compares.
+// The queries and keys whose gradients a point compares.
 struct GradientChoice {
   const SampleChoice& queries;
   const KeyChoice& keys;

@@ -19,7 +19,8 @@ constexpr double kRise = 3e-4;
 // width 128, curvature puts the slope off by 2.3e-3 at 1e-3, and what rises in a random direction
 // by 1 % at 1e-4, where weights move by 5 %.
 constexpr double kMove = 2e-5;
-// Of a random direction: no parameter's values move by more than this share of their own scale.
+// Limit of a step in a random direction: no parameter's values move by more than this share of
+// their own scale.
 constexpr double kMostMoved = 0.05;
 constexpr uint32_t kSignKey = 0xC3C3C3C3;
 constexpr double kTiny = 1e-12;  // a gradient whose square fp32 does not hold
@@ -79,7 +80,7 @@ class ModelChecks final : public RunChecks {
     set_strata(record, choice, std::ssize(choice.queries), options_.check.max_queries);
   }
 
-  // Of what this rank has of them after a run.
+  // Hash of the gradients that this rank has after a run: of weights, and of a layer's input.
   size_t digest_of_gradients() const {
     const auto digest = [](std::span<const float> values) {
       const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
@@ -90,13 +91,14 @@ class ModelChecks final : public RunChecks {
     return of_layer_ ? of_weights ^ digest(model_.values(kGradRowsSlot)) : of_weights;
   }
 
-  // What the gradients are those of: the loss; of a layer <y, dO>, of its output and the gradients
-  // that were given.
+  // The function whose gradients a run computes: the loss of a model; of a layer <y, dO>, the inner
+  // product of its output and the gradients that were given.
   double objective() {
     return of_layer_ ? rows_sum(model_.product_with_gradients(model_.values(kOutputRowsSlot)))
                      : model_.result().loss;
   }
-  // Of what each rank has of its own rows, which those with other heads have as well.
+  // Sum over all rows of a value that each rank has summed over its own. Divides by head_groups,
+  // because ranks with other heads of the same tokens have the same rows.
   double rows_sum(double own) { return comm_.sum_of(own) / params_.head_groups; }
   // The sum of term(i) over all weights, of which this rank may have a part.
   double weights_sum(const auto& term) {
@@ -178,9 +180,9 @@ class ModelChecks final : public RunChecks {
     outcome_.random_error = std::abs(rises_by(random, random_rows) - expected) / std::sqrt(usual);
   }
 
-  // What is stored in bf16 is off by 2^-9, far more than what central differences show. Gradients
-  // of weights, and rows, are held against those of the same point in fp32, whose buffers are
-  // there beside its own (PointPlan::check_bytes).
+  // Compares gradients of weights, and of a layer's input, with those of the same point in fp32,
+  // whose buffers are there beside its own (PointPlan::check_bytes). Central differences cannot
+  // check them: rounding to bf16, 2^-9, is far larger than what they resolve.
   void compare_with_fp32() {
     PointPlan wide = plan_;
     wide.point.params = *checking_run(params_);

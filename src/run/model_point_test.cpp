@@ -279,7 +279,7 @@ TEST(ModelPoint, ExactAlgorithmsHaveTheSameLoss) {
       const PointRecord r = measured_model(point);
       EXPECT_EQ(r.status, PointStatus::kOk) << algorithm << ": " << r.reason;
       EXPECT_NEAR(r.metrics.at("loss_nats") / loss, 1, 1e-6) << algorithm;
-      // Of more layers scratch memory of a forward pass lies where a step has smaller slots.
+      // With more layers, scratch memory of a forward pass lies where a step has smaller slots.
       point.params.model.layers = 4;
       EXPECT_EQ(measured_model(point).status, PointStatus::kOk) << algorithm;
     }
@@ -439,7 +439,7 @@ TEST(ModelPoint, WorkIsThatOfProductsAndAttention) {
     return account(sharded_problem(point.params), make_schedule(point.params).program(rank), rank);
   };
   const RankAccount a = of_rank(0), b = of_rank(1);
-  // Of each token 4 width^2 + 2 width ffn_width multiply-adds a layer, and the logits.
+  // A token takes 4 width^2 + 2 width ffn_width multiply-adds a layer, and those of its logits.
   const double width = 64, of_layer = 4 * width * width + 2 * width * 96;
   EXPECT_EQ(a.gemm_flops + b.gemm_flops, 2 * 2 * 128 * (2 * of_layer + 61 * width));
   EXPECT_EQ(a.flops, a.gemm_flops + 4 * 16 * a.pairs);

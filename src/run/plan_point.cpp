@@ -39,7 +39,7 @@ std::string why_cannot_run(const PointParams& p) {
 
 namespace {
 
-// Of a walk of so many sequences at a time.
+// Bytes by tag that a walk of `batches` sequences at a time needs.
 std::map<std::string, int64_t> walked_memory(const PointParams& p, int64_t batches,
                                              bool in_part = false) {
   return walk_memory(make_schedule(p, batches), accounted_ranks(p.ranks, kMaxAccountedRanks),
@@ -59,7 +59,8 @@ int64_t predicted_check(const PointParams& p, int threads) {
   return wide ? predicted_buffers(*wide, threads) : 0;
 }
 
-// Where the fp32 run that gradients are held against is on the cores of a GPU's host.
+// Estimates the fp32 run on the host's cores that checks a GPU's gradients, and skips the point
+// where that run exceeds the limit of memory or time.
 void skip_for_check(PointPlan& plan, const MachineLimits& machine, int ranks_at_once) {
   const int64_t allowed = machine.memory_bytes / ranks_at_once;
   const std::string run = "the fp32 run on the cores that the check holds gradients against";

@@ -23,14 +23,16 @@ inline bool is_virtual(const PointParams& params) { return params.mode == Mode::
 void resolve_options(PointParams& params);
 // Beyond so many ranks an account takes a few ranks' maxima, and the pattern's own pair count.
 inline constexpr int kMaxAccountedRanks = 64;
-// The same for a point: fewer of large models, whose programs are made op by op.
+// That limit for one point: kMaxAccountedRanks, or fewer for a large model, whose programs are made
+// op by op.
 int max_accounted(const PointParams& params);
 
 // Returns the problem of one group of ranks (PointParams::replicas): their batch and shards.
 ShardedProblem sharded_problem(const PointParams& params);
-// Of scope layer: one.
+// Shape of the point's model; with Scope::kLayer it has one layer.
 ModelShape model_shape(const PointParams& params);
-// Those of the parameters, and `others` where these say nothing.
+// Options of the point's step: scope, pass, replicas and head groups by the parameters, the rest as
+// in `others`.
 StepOptions step_options(const PointParams& params, StepOptions others = {});
 CollectiveChoice collective_choice(const PointParams& params);
 Schedule unlowered_schedule(const PointParams& params,
@@ -95,7 +97,8 @@ std::string cheapest_change(const PointParams& original,
 void skip_for_memory(Point& point, int64_t needed, int64_t allowed, std::string_view where,
                      const std::function<bool(const PointParams&)>& fits);
 
-// Of a model's gradients in bf16: the fp32 run on the host that they are held against.
+// The fp32 run of the same point whose gradients check those of a model or layer in bf16: on the
+// host's cores where the point runs on a GPU. None for other points.
 std::optional<PointParams> checking_run(const PointParams& params);
 
 // Seconds that a point takes to measure, by the estimate of its plan: its runs and ablations,

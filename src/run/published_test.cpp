@@ -86,7 +86,7 @@ TEST(Published, BlindCasesHaveGroupsOfTheirOwn) {
   EXPECT_EQ(order_of(cases, {{.seconds = 2}, {.seconds = 1}}).pairs, 1);
 }
 
-// What load_published says of a file with one case of this setup.
+// Returns the error of load_published for a file with one case of this setup; empty: it has none.
 std::string refusal_of(const std::string& setup) {
   namespace fs = std::filesystem;
   // Tests run beside each other, each in a process of its own.

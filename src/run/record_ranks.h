@@ -1,5 +1,5 @@
-// What all ranks of a run know together, as parts of its record: each of them calls these, which
-// agree on the figures and fill them in (fill_record.h).
+// Parts of a record that take figures of all ranks of a run. The functions are collective: they
+// combine the ranks' figures and fill them in (fill_record.h).
 #pragma once
 #include "comm/communicator.h"
 #include "kernels/row_worker.h"

@@ -32,25 +32,25 @@ class RunChecks {
   double poison_s_ = 0;
 };
 
-// Of attention: sampled rows of what a run wrote are held against the definition, which recomputes
-// them once, and laws of conservation, which take all rows of all ranks, judged after the first
-// sample, the last and one between them. Runs the program once where gradients need an output.
-// Collective.
+// Checks of attention: sampled rows of what a run wrote are compared with the definition, which
+// recomputes them once, and laws of conservation, which take all rows of all ranks, are judged
+// after the first sample, the last and one between them. Runs the program once where gradients need
+// an output. Collective.
 std::unique_ptr<RunChecks> make_attention_checks(PointSession& session,
                                                  const RunnerOptions& options, Communicator& comm);
 
-// Of a model: every run gives the same loss, no value is NaN, the last step has made AdamW's
+// Checks of a model: every run gives the same loss, no value is NaN, the last step has made AdamW's
 // weights, and its gradient g is that of the program of the loss alone: from the weights w - d to
-// w + d it rises by 2 <g, d>, in the direction of g and in one of random signs. Of a layer the same
-// of <y, dO>, of its output y, with its input beside the weights. Collective.
+// w + d the loss rises by 2 <g, d>, in the direction of g and in one of random signs. A layer alone
+// is checked likewise: <y, dO> of its output y takes the place of the loss, and its input counts
+// among the weights. Collective.
 std::unique_ptr<RunChecks> make_model_checks(PointSession& session, const PointPlan& plan,
                                              const RunnerOptions& options, Communicator& comm);
 
-// What attention inside a model, or a layer, made of the Q, K and V that it found there, after a
-// run: sampled rows that it has written in layer 0 (where layers share its memory, in the one that
-// ran last), of every stratum, against the definition in double on the rows of Q, K and V there. A
-// function that is wrong alike forward and backward has right gradients of a wrong loss: it shows
-// here. Collective.
+// Check of attention inside a model, or a layer, after a run: sampled rows of every stratum that it
+// has written in layer 0 (where layers share its memory, in the one that ran last) are compared
+// with the definition in double on the rows of Q, K and V there. A function that is wrong alike
+// forward and backward has right gradients of a wrong loss: it shows here. Collective.
 struct AttentionInModel {
   CheckOutcome outcome;  // of the rows of all sequences
   SampleChoice choice;   // of each sequence and its heads

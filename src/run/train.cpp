@@ -114,12 +114,13 @@ class RankTraining {
     return out;
   }
 
-  // Of the last step, all ranks' ops; {} of more ranks than a picture can hold.
+  // Timeline of all ranks' ops in the last step; empty for more ranks than a picture can hold.
   std::vector<TimelineEntry> timeline() {
     if (comm_.size() > kTimelineRanks) return {};
     return timeline_of(executor_, comm_);
   }
-  // Of the whole model, on rank 0: the same whatever ranks there are.
+  // Collective. Checkpoint of the whole model, the same for any number of ranks. Rank 0 alone gets
+  // weights and moments.
   Checkpoint checkpoint(int64_t step) {
     Checkpoint out{.step = step,
                    .weights = {},

@@ -1,4 +1,5 @@
-// What device.h knows without a device; src/emulation/emulated_device_test.cpp has its streams.
+// Tests of the functions of device.h that need no device; src/emulation/emulated_device_test.cpp
+// tests its streams.
 #include "core/cuda/device.h"
 
 #include <gmock/gmock.h>
