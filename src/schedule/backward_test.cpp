@@ -133,7 +133,8 @@ TEST(BackwardPrograms, OfMixturesThatNeedEachBranchAlone) {
       }
 }
 
-// Of K and V nothing travels again: what the forward pass sends is missing from the bytes.
+// A backward pass that finds gathered K and V kept sends none of them again: its bytes are fewer by
+// those that the forward pass sends.
 TEST(BackwardPrograms, OfRowsThatAreKept) {
   int gather_again = 0;
   for (const char* name : {"dilated", "sparse"})

@@ -215,7 +215,7 @@ class Lowering {
       largest = std::max(largest, bytes(like.piece(i)));
     return add_scratch(like, largest);
   }
-  // The same pieces, laid out alone.
+  // View of `count` pieces of `whole` from `first` on, in a slot that holds these pieces alone.
   static SlotView alone(const SlotView& whole, int first, int count, int slot) {
     SlotView h{slot, whole.rows};
     if (h.rows.branch == kAllValues) h.rows.within = values_of(whole.range(first, count));
@@ -245,7 +245,7 @@ class Lowering {
   // The range that still concerns this member halves: the other half goes to the partner across it.
   void halving_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
-    // What comes later is a part of the own half.
+    // Every incoming message holds partials of the own half or of a part of it.
     const int scratch = add_scratch(op.what, bytes(op.what.range(me & ~(n / 2 - 1), n / 2)));
     std::vector<OpId> have = after;
     OpId merged = -1;

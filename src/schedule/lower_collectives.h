@@ -69,7 +69,7 @@ std::vector<std::string> collectives_used(const Schedule& schedule, const Collec
 std::string why_not_collective(const Schedule& schedule, std::string_view name,
                                const CollectiveChoice& choice);
 
-// The same schedule without the collectives whose algorithm is not native.
+// Replaces the collectives whose algorithm is not native by sends, receives and local ops.
 Schedule lower_collectives(Schedule schedule, const CollectiveChoice& choice);
 RankProgram lower_collectives(const ShardedProblem& sharded, RankProgram program, Rank rank,
                               const CollectiveChoice& choice);

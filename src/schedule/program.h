@@ -209,7 +209,7 @@ struct MatrixView {
   SlotView view;
   int64_t first = 0, rows = 0, cols = 0;
 };
-// What an op reads, in the order that it says, and what it writes.
+// The matrices that an op reads, in the order stated at each op, and those that it writes.
 struct ModelOp {
   std::vector<MatrixView> from, into;
   bool accumulate = false;  // adds to the last of `into`, which holds a value

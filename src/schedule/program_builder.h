@@ -112,7 +112,7 @@ class ProgramBuilder {
     const TokenInterval q = span_of(queries), k = span_of(keys);
     return !q.empty() && !k.empty() && (!sharded_.problem.causal || k.begin < q.end);
   }
-  // The same for the own queries.
+  // sees() for the rank's own queries.
   bool sees(const RankGroup& keys) const { return sees({.first = rank_}, keys); }
 
   RankProgram take() { return std::move(program_); }

@@ -178,7 +178,8 @@ class Accumulator {
     result_ = merged_ = build_.add(Merge{attend.into, out_}, {done, result_});
     return done;
   }
-  // The same for a K/V shard of all heads; -1, and no op, when no own query sees it.
+  // Adds the attend of all heads to a K/V shard; returns -1, and adds no op, when no own query sees
+  // it.
   OpId add_shard(const ShardVisit& visit) {
     if (!build_.sees(visit.shard.rows.owners)) return -1;
     return add(build_.attend(visit.shard), {visit.ready});

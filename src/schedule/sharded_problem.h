@@ -52,11 +52,11 @@ class SequenceLayout {
   const RankGrid& grid() const { return grid_; }
   int64_t seq_len() const { return seq_len_; }
   LayoutKind kind() const { return kind_; }
-  // The same order with R ring positions for the zigzag.
+  // This layout with `ring_size` ring positions for the zigzag.
   SequenceLayout with_ring_size(int ring_size) const {
     return {seq_len_, grid_.sequence, kind_, ring_size};
   }
-  // The same order in each of so many groups of ranks, and so many ranks for each part of it.
+  // This layout in each of `replicas` groups of ranks, with `head_groups` ranks for each shard.
   SequenceLayout replicated(int replicas, int head_groups = 1) const {
     SequenceLayout out = *this;
     out.grid_.replicas = replicas, out.grid_.head_groups = head_groups;

@@ -17,7 +17,7 @@ int64_t rows_of(const ShardedProblem& s, Rank rank, Rank like) {
   return s.layout.shard(rank).tokens() * s.problem.batch;
 }
 
-// Of a sum over ranks with the same tokens: that the heads of `group` have added to it.
+// Contribution to a sum over ranks with the same tokens: the heads of `group` have added to it.
 Contribution heads_added(int group) { return {kAllValues, {}, {group, 1}, {}}; }
 
 // True when the intervals lie one behind the other and fill `all`.

@@ -20,11 +20,12 @@
 
 namespace longnet {
 
-// "The rows of `branch` in `rows`, for `heads`, have attended to the keys of `others`"; of
-// gradients of K and V: "... have been attended to by the queries of `others`."
-// Of gradients of weights (branch kAllValues): "the rows `rows` of the batch, counted over all
-// ranks, have added to the values `heads`", from a matrix in the slot `others.branch`. Of a sum
-// over ranks with the same tokens: "the heads of group `heads.first` have added to it".
+// A statement about what has been added to rows or values.
+//   partial: "the rows of `branch` in `rows`, for `heads`, have attended to the keys of `others`"
+//   gradients of K and V: "... have been attended to by the queries of `others`"
+//   gradients of weights (branch kAllValues): "the rows `rows` of the batch, counted over all
+//     ranks, have added to the values `heads`", from a matrix in the slot `others.branch`
+//   sum over ranks with the same tokens: "the heads of group `heads.first` have added to it"
 struct Contribution {
   int branch;
   TokenInterval rows;

@@ -198,7 +198,7 @@ struct ClusterSpec {
 // Throw UsageError that lists every problem: file, line, JSON path, what is wrong, what to do.
 ClusterSpec load_cluster(const std::string& path);
 ClusterSpec parse_cluster(std::string_view text, const std::string& path);
-// The same file again; what `calibrate` writes. parse_cluster reads it back to an equal spec.
+// Text of a cluster file, as `calibrate` writes it. parse_cluster reads it back to an equal spec.
 std::string cluster_to_json(const ClusterSpec& cluster);
 
 // Ranks that compute slower than the others: one, or `count` of them spread evenly over the world.

@@ -28,13 +28,14 @@ double seconds(const Protocol& p, const CollectiveShape& s, double bandwidth, do
          s.bytes * (s.members - 1) / s.members / bandwidth;
 }
 
-// Of `bandwidth`, what LL moves: ncclTopoTuneModel, llMaxBws (of one node the GPU's, else Intel's).
+// Bandwidth of protocol LL where links have `bandwidth`: ncclTopoTuneModel, llMaxBws (the GPU's on
+// one node, else Intel's).
 double ll_bandwidth(const ClusterSpec& c, const CollectiveShape& s, double bandwidth) {
   const double most = s.nodes == 1 ? c.intra.ll_bytes_per_s.value : s.nodes == 2 ? 39e9 : 20.4e9;
   return most > 0 ? std::min(bandwidth / 2, most) : bandwidth / 2;
 }
 
-// And LL128: ncclTopoTuneModel, perChMaxRingLL128Bws; a channel is a card's.
+// Bandwidth of protocol LL128: ncclTopoTuneModel, perChMaxRingLL128Bws; a channel is a card's.
 double ll128_bandwidth(const ClusterSpec& c, const CollectiveShape& s, double bandwidth) {
   const double most = c.inter.ll128_bytes_per_s.value;
   double share = s.members < 2 * s.nodes ? 0.7 : 0.92;

@@ -1,4 +1,4 @@
-// What a compiled program charges for packs and collectives.
+// Tests of the times that a compiled program charges for packs and collectives.
 #include <gmock/gmock.h>
 
 #include "schedule/registry.h"
@@ -101,7 +101,7 @@ TEST(Compile, DqOfSeveralAttendsIsAddedToASum) {
   EXPECT_NEAR(attend_s("ring"), attends, 1e-12);
 }
 
-// Of 4 ranks: Ulysses exchanges Q, K, V and O, each by one operator that sends and receives, or by
+// On 4 ranks Ulysses exchanges Q, K, V and O, each by one operator that sends and receives, or by
 // nine eager ones with its packs; a ring passes on K and V in each of three steps, by four. The
 // first operator is issued before.
 TEST(Compile, AFrameworkIssuesOneOperatorForAnExchange) {

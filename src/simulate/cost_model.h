@@ -93,7 +93,7 @@ class CostModel {
  private:
   // A launch and `bytes` at `speed`; unknown: at the memory's bandwidth over `passes`.
   double copy_s(int64_t bytes, const Quantity& speed, double passes) const;
-  // The same of a function of a model.
+  // Price of a function of a model: copy_s, in one pass; beyond the table where `speed` is unknown.
   Price function_price(int64_t bytes, const Quantity& speed) const;
   struct Prices {  // attends without a mask and with one
     bool backward;

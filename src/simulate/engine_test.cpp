@@ -272,8 +272,8 @@ TEST(Engine, RingAttention) {
   }
 }
 
-// Of a rank's sums of gradients: 255 pieces and the own one are read and that is written, then it
-// is added to dK and dV.
+// A rank's sum of gradients reads 255 received pieces and its own, and writes its own; then this is
+// added to dK and dV.
 TEST(Engine, PiecesOfAllRanksAreOneSum) {
   ShardedProblem s = dense(1 << 14, 256);
   s.pattern = {.branches = {{1 << 14, 4}}};

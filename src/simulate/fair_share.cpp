@@ -90,7 +90,7 @@ void FairShare::fix(Bundle bundle, double rate) {
   }
 }
 
-// Of the flows of the component that have no rate yet.
+// The least limit of the component's flows that have no rate yet.
 double FairShare::least_limit() const {
   double least = kNone;
   for (const Bundle bundle : component_)

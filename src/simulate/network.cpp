@@ -51,7 +51,8 @@ void Network::seal() {
   std::vector<double> asked(topology_.capacities().size(), 0);
   for (const Channel& c : channels_)
     for (const int link : links_of(c)) asked[size_t(link)] += 1 / speeds_[c.speed].seconds_per_byte;
-  // Of share_: one link for each rank that may be slow, then those that are in use.
+  // Capacities of share_'s links: one for each rank that may be slow, then the links whose channels
+  // may ask for more than their capacity.
   std::vector<double> capacities(is_slowed() ? size_t(simulated_) : 0,
                                  std::numeric_limits<double>::infinity());
   std::vector<int> numbers(asked.size(), -1), links;

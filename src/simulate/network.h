@@ -58,7 +58,7 @@ class Network {
   int64_t messages = 0, shared_messages = 0;
 
  private:
-  // What channels of one kind have in common.
+  // Latency, time per byte and overhead, which channels of one kind have in common.
   struct Speed {
     double alpha, seconds_per_byte, overhead;
     bool operator==(const Speed&) const = default;
