@@ -12,7 +12,7 @@ namespace longnet::gpu {
 
 namespace {
 
-// By the definition in row_worker.h, one word after another.
+// Returns a row's hash by the definition in row_worker.h, one word after another.
 uint64_t words_hash(const std::byte* row, int64_t bytes) {
   uint64_t hash = 0;
   for (int64_t k = 0; k < bytes / 8; ++k) {

@@ -100,7 +100,7 @@ void add_folders(CLI::App& command, Options& o) {
   command.add_option("DIR", o.result_dirs, "Result folders")->required();
 }
 
-// How the points of a config run on this machine.
+// Adds the options of commands that run the points of a config on this machine.
 void add_sweep(CLI::App& command, Options& o) {
   add_points(command, o);
   add_ranks(command, o);

@@ -23,11 +23,11 @@ std::string points_text(size_t count);
 // A line on stderr in one write: a row on the same pipe never begins within it.
 void say(const std::string& line);
 
-// On stderr, a warning each, on lines that fit.
+// Prints each warning on stderr, on lines that fit.
 void warn(const std::vector<std::string>& warnings);
 
-// From now on SIGINT, SIGTERM and SIGUSR1 ask for an end after the point, shard or step at hand:
-// the command then ends with exit code 4 and can be resumed.
+// Makes SIGINT, SIGTERM and SIGUSR1 ask for an end after the current point, shard or step: the
+// command then ends with exit code 4 and can be resumed.
 void stop_gently_on_signals();
 bool stop_requested();
 
@@ -45,16 +45,18 @@ std::set<std::string> leave_out_constants(TableStyle& style, const std::vector<P
 // Makes the table for the records of these points.
 Table<PointRecord> record_table(const Options& options, const std::vector<Point>& points,
                                 Progress* progress = nullptr);
-// In colour on a terminal without NO_COLOR, or with --color always.
+// Adds the record's row: in colour on a terminal without NO_COLOR, or with --color always.
 void add_record(Table<PointRecord>& table, const PointRecord& record, const Options& options);
 
 // Returns what every kind of run says of itself. `points`: of the sweep, those skipped included.
 RunInfo run_info(const Config& config, const Options& options, size_t points);
-// Where `run` and `train` put their result, and its head. `threads` of each rank. Collective.
+// Returns where `run` and `train` put their result, and its head. `threads` of each rank.
+// Collective.
 RunTarget run_target(const Options& options, const Sweep& sweep, int threads, World& world);
 // Returns the options that select the same points, quoted for a shell, to go on with a run.
 std::string same_options(const Options& options);
-// How many points ended how, the verdict, and where the result is. `remark`: after the counts.
+// Prints the number of points by status, the verdict, and where the result is. `remark`: after the
+// counts.
 void print_summary(TableWriter& table, const Summary& summary, std::string_view remark,
                    const std::string& directory);
 // Points of more ranks than there are do not fail a run, but are easily overlooked.

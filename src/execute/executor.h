@@ -89,9 +89,9 @@ class Executor {
   virtual int64_t count_nan() const = 0;
   // Whether the kernel rounds P to 16 bits, which decides what errors pass (tolerances.h).
   virtual bool rounds_probabilities() const { return false; }
-  // Another program in the memory of this one, which must outlive it and be open: its first slots
-  // are this one's, and scratch memory behind them, as lowered collectives use, is in any others.
-  // Nothing where an executor has none.
+  // Returns an executor of another program in the memory of this one, which must outlive it and be
+  // open: its first slots are this one's, and scratch memory behind them, as lowered collectives
+  // use, is in any others. Null where an executor cannot.
   virtual std::unique_ptr<Executor> in_same_memory(const Schedule&) const { return {}; }
   // The program over memory that the host reads: its own, or a copy of these slots as they are now.
   virtual std::shared_ptr<const BoundProgram> on_host(std::span<const int>) const {

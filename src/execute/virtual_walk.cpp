@@ -27,7 +27,8 @@ class VirtualWalk final : public UnitWalk {
         threads_(threads) {}
 
  private:
-  // For a backward pass alone also the forward pass that makes its output, in the same memory.
+  // The program of a unit; for a backward pass alone also the forward pass that makes its output,
+  // in the same memory.
   struct Programs {
     std::unique_ptr<BoundProgram> bound, forward;
   };

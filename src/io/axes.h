@@ -42,7 +42,8 @@ struct Readers {
   bool backward = false;            // points with a backward pass alone
 };
 
-// In the name of a series: absent, its value, key=value, or key=value where it is not the default.
+// The form of an axis in the name of a series: absent, its value, key=value, or key=value where it
+// is not the default.
 enum class Naming { kNever, kValue, kAlways, kChanged };
 
 // A member of PointParams.
@@ -76,7 +77,7 @@ struct Axis {
   bool is_standard(const PointParams& params) const;
 };
 
-// In the order in which a sweep nests them, the last one fastest.
+// Returns the axes in the order in which a sweep nests them, the last one fastest.
 std::span<const Axis> axes();
 const Axis* find_axis(std::string_view key);  // null when there is none
 PointParams standard_params();                // every parameter at its default

@@ -120,7 +120,7 @@ struct VirtualConfig {
   }
 };
 
-// For `lnbench simulate`; every other command ignores it.
+// Settings of `lnbench simulate`; every other command ignores them.
 struct ClusterConfig {
   std::string file{};                  // "": the command line names one
   std::vector<std::string> what_if{};  // each makes points of its own: "", "inter_bandwidth=0.25"
@@ -130,8 +130,8 @@ struct ClusterConfig {
   }
 };
 
-// For `lnbench train`, which trains a model around the attention of the config's one point; every
-// other command ignores it.
+// Settings of `lnbench train`, which trains a model around the attention of the config's one point;
+// every other command ignores them.
 struct TrainConfig {
   std::vector<std::string> text{};  // files, or folders of text files; none: see run/train_text.h
   int64_t steps = 1000, warmup_steps = 50;

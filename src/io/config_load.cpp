@@ -1,4 +1,4 @@
-// From a file and its `extends` and --set to one tree; rules over several keys of it.
+// Merges a file, those that it extends and --set into one tree; checks rules over several keys.
 #include <algorithm>
 #include <filesystem>
 #include <sstream>

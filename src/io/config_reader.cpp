@@ -9,7 +9,7 @@
 namespace longnet {
 namespace {
 
-// How a whole number of each Unit is called, and how it is written.
+// The name of a whole number of each Unit, and the hint how to write it.
 struct WholeNumber {
   std::string_view name, hint;
 };

@@ -11,7 +11,7 @@
 namespace longnet {
 namespace {
 
-// How a point's value stands to the one in the text.
+// Compares a point's value with the value in the text.
 using Comparison = std::function<std::partial_ordering(const Value&)>;
 
 struct Operator {

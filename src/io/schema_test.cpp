@@ -71,7 +71,8 @@ JsonNode number(JsonNode n, const Field& field, bool integer) {
   return n;
 }
 
-// In a config "8K" and the words of a number are legal; in results numbers may be null.
+// The kind of file: in a config "8K" and the words of a number are legal; in results numbers may be
+// null.
 enum class File { kOfConfig, kOfResult };
 
 JsonNode whole_number(const Field& field, File file, bool or_null = false) {

@@ -149,7 +149,7 @@ struct Gradients {
   std::vector<float> q, kv;
 };
 
-// By the kernel: delta from O and LSE, then each branch's part.
+// Returns the gradients by the kernel: delta from O and LSE, then each branch's part.
 Gradients by_kernel(const Attention& a, const Tensors& x, const Stored& q, const Stored& kv,
                     const Stored& grad_out) {
   const auto kernel = make_reference_kernel();

@@ -140,8 +140,8 @@ class CpuKernel : public AttentionKernel {
                         });
   }
 
-  // In pieces as long as there are threads for: memset goes around the caches for long ones, which
-  // is twice as fast in memory.
+  // Fills in pieces as long as the number of threads allows: memset bypasses the caches for long
+  // ones, which is twice as fast in memory.
   void fill(std::span<const std::span<float>> ranges, float value, int threads) const override {
     constexpr int64_t kFewestFloats = int64_t{1} << 18;
     const auto piece_of = [&](std::span<float> range) {

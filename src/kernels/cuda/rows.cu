@@ -139,7 +139,7 @@ class DeviceRowWorker final : public RowWorker {
   }
 
  private:
-  // By so few threads that they leave room for blocks that compute: these are bound by
+  // Poisons with so few threads that they leave room for blocks that compute: these are bound by
   // multiplications, and memory is idle half of the time.
   void poison_beside(std::span<std::byte> bytes) const {
     const int64_t count = int64_t(bytes.size() / sizeof(uint4)),

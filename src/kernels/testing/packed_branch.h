@@ -17,7 +17,7 @@ struct PackedAttention {
   bool compact_results = false;  // O and LSE hold the branch's rows alone, task after task
 };
 
-// For tests: the same over addresses that are compared, never read.
+// For tests: packed tensors at addresses that are compared, never read.
 inline PackedAttention unread_packed(int64_t tokens, int64_t heads, int64_t kv_heads) {
   const auto address = [](int64_t tensor) { return std::bit_cast<void*>(tensor << 40); };
   return {.q = address(1),
