@@ -140,8 +140,8 @@ inline constexpr double kNotedResidentDifference = 0.1;
 struct MemoryRecord {
   std::optional<int64_t> measured_peak_bytes{}, predicted_peak_bytes{};
   std::optional<int64_t> closed_form_bytes{};  // size of the slots
-  // The process where the two differ most: its growth in bytes, and that over its ranks' buffers,
-  // less 1.
+  // The process whose resident memory differs most from its ranks' buffers: its growth in bytes,
+  // and that over the buffers, less 1.
   std::optional<int64_t> resident_growth_bytes{};
   double resident_difference = kNotMeasured;
   std::map<std::string, int64_t> by_tag{};

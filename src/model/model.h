@@ -25,8 +25,8 @@ struct Parameter {
   int64_t rows = 1, cols = 0, first = 0;
   // Initial values are normal with this standard deviation about `value`; 0: all equal `value`.
   double deviation = 0, value = 0;
-  // Row i begins at value from + i * all_cols of the whole parameter. Where ranks split it, each has
-  // a block of it.
+  // Row i begins at value from + i * all_cols of the whole parameter. Where ranks split it, each
+  // has a block of it.
   int64_t all_cols = 0, from = 0;
   bool is_split = false;
   int64_t count() const { return rows * cols; }
