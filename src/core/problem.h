@@ -7,7 +7,7 @@
 
 namespace longnet {
 
-// The result of a point or a program: O; dQ, dK and dV from O and dO; or one after the other. Of a
+// The result of a point or a program: O; dQ, dK and dV from O and dO; or one after the other. In a
 // model: losses; losses and gradients of weights; or a step, which also updates the weights.
 enum class Pass { kForward, kBackward, kForwardBackward, kStep };
 constexpr auto texts_of(Pass) { return texts("forward", "backward", "forward_backward", "step"); }

@@ -19,7 +19,7 @@ namespace longnet {
 // 3 is the output's place among digests (kernels/row_worker.h).
 enum class Tensor : uint32_t { kQuery = 0, kKey = 1, kValue = 2, kGradOut = 4 };
 
-// In one instruction on a GPU, whose compiler makes 64-bit factors of these by itself.
+// Product of two words, by one instruction on a GPU, whose compiler would multiply 64-bit factors.
 LONGNET_HOST_DEVICE inline uint64_t wide_product(uint32_t a, uint32_t b) {
 #if defined(__CUDA_ARCH__)
   uint64_t product;

@@ -22,7 +22,7 @@ class WorkAhead {
       : work_(std::move(work)), results_(count) {
     for (int t = 0; t < std::max(threads, 1); ++t) threads_.emplace_back([this] { run(); });
   }
-  // Waits for what is under way. What was not begun is left.
+  // Waits for the items under way. Items that are not begun are never computed.
   ~WorkAhead() { begun_ = results_.size(); }
   WorkAhead(const WorkAhead&) = delete;
   WorkAhead& operator=(const WorkAhead&) = delete;

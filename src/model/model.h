@@ -37,8 +37,8 @@ struct HeadGroup {
   int index = 0, count = 1;
 };
 
-// Parameters, one behind the other: first matrices, which decay, then vectors. Of one layer alone
-// those of "layers.0". Of a rank with some of the heads: columns of q, k, v and fc1, with their
+// Parameters, one behind the other: first matrices, which decay, then vectors. One layer alone has
+// those of "layers.0". A rank with some of the heads has columns of q, k, v and fc1, with their
 // biases and the sub-norms behind them, and rows of out and fc2; all of the others, vectors last.
 class Parameters {
  public:

@@ -99,15 +99,15 @@ class ModelBuilder {
 
   // `x` becomes the sum of those of all ranks with the same tokens.
   void sum_over_heads(const MatrixView& x);
-  // As norm and norm_backward, of columns that ranks with the same tokens split; `moments` and
-  // `sums`: of add_row_parts.
+  // Add norm and norm_backward of rows whose columns the ranks with the same tokens split.
+  // add_row_parts makes `moments` and `sums`.
   void split_norm(const std::string& name, const MatrixView& x, const MatrixView& moments,
                   const MatrixView& into);
   void split_norm_backward(const std::string& name, const MatrixView& x, const MatrixView& grad,
                            const MatrixView& moments, const MatrixView& sums,
                            const MatrixView& grad_x);
-  // A linear function of columns that ranks with the same tokens split, plus `x`: its sum over
-  // them.
+  // Adds a linear function of rows whose columns the ranks with the same tokens split: its sum over
+  // these ranks, plus `x`.
   void split_linear(const std::string& name, const MatrixView& columns, const MatrixView& x,
                     const MatrixView& into);
 
@@ -125,7 +125,7 @@ class ModelBuilder {
     return {kEveryRow, {.first = rank_}, sharded_.all_tokens(), sharded_.all_heads()};
   }
   MatrixView of(const SlotView& values, std::string_view name) const;
-  // In one part a rank with the same tokens.
+  // Adds a slot of `count` values in equal parts, one for each rank with the same tokens.
   MatrixView add_values_of_tokens(SlotTag tag, int64_t count) {
     const auto kind = splits_heads() ? TensorKind::kValues : TensorKind::kStored;
     return {{add_slot(kind, tag, count * row_bytes(problem(), kind)),

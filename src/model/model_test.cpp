@@ -65,8 +65,8 @@ Schedule program_of(const ModelCase& c, Pass pass = Pass::kStep) {
                            {});
 }
 
-// As in a text, few tokens are frequent. Of equally frequent tokens the gradients of biases, sums
-// over all rows, nearly cancel, and some are 1 to 1.4 * 10^-6 of their norm off.
+// Tokens of which few are frequent, as in a text. With equally frequent tokens the gradients of
+// biases, sums over all rows, nearly cancel, and some are 1 to 1.4 * 10^-6 of their norm off.
 std::vector<int32_t> tokens_of(const ModelCase& c) {
   const auto vocabulary = uint32_t(c.shape.vocabulary);
   std::vector<int32_t> tokens;

@@ -14,7 +14,7 @@
 namespace longnet {
 namespace {
 
-// In the order in which round 0 runs them. kTimedOps computes, and notes the times of its ops.
+// Modes in the order in which round 0 runs them. kTimedOps computes and notes the times of its ops.
 enum class AblationMode {
   kTimedOps,
   kFull,
@@ -117,7 +117,7 @@ class ModeRuns {
 
 }  // namespace
 
-// As ModeRuns takes them.
+// Counts the runs that ModeRuns makes.
 int ablation_runs(double run_s, const PointParams& p) {
   const bool alone = p.ranks == 1, gpu = on_gpu(p);
   const int single = !gpu && ProgramExecutor::has_single_attend(p.pass, p.scope);

@@ -78,7 +78,7 @@ TEST(Ablations, WithoutThemTheLastSampleCounts) {
   EXPECT_TRUE(std::isnan(r.phases.communication_s));
 }
 
-// As on a GPU: noting the times of ops costs time, and there is no big attend.
+// An executor like a GPU's: noting the times of ops costs time, and there is no big attend.
 TEST(Ablations, TimesOfOpsMayNeedARunOfTheirOwn) {
   const auto like_a_gpu = [](FakeExecutor& e) { e.every_run = false, e.single_s = 0; };
   std::vector<RunMode> runs;

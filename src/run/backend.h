@@ -108,7 +108,7 @@ class Backend {
   // FLOP/s (4 d per pair) of the point's kernel on dense segments of 2048 rows, to which a walk is
   // compared. Takes half a second at most on a quiet core.
   virtual double attend_rate(const PointParams& params) const = 0;
-  // As PointSession::peak_now, of the device that walks.
+  // PointSession::peak_now for the device that walks.
   virtual double peak_now(const PointParams& params, double seconds,
                           const RunnerOptions& options) const = 0;
   // Describes the device that walks in the record.

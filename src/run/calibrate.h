@@ -66,8 +66,8 @@ double quartile_seconds(Communicator& comm, const Effort& effort, const Run& run
 //
 // Blocks of queries against lists of keys, cut as the executor cuts them:
 //   1 x 2048 x 2048, 1 x 2048 x 512, 4 x 128 x 1024, 16 x 64 x 64 ...; causal: whole sequences
-// Rows lie four heads apart, as in a tensor [token][4 heads][head_dim]. Of backward passes whole
-// tasks, which their kernel cuts by itself.
+// Rows lie four heads apart, as in a tensor [token][4 heads][head_dim]. Backward passes are timed
+// as whole tasks, which their kernel cuts by itself.
 
 struct AttendMeasurement {
   int64_t head_dim = 64;

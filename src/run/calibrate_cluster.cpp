@@ -12,7 +12,8 @@
 namespace longnet {
 namespace {
 
-// Where a rank lives: ranks that share it talk through memory.
+// Identity of a rank's host and network namespace: ranks that share it exchange messages through
+// memory.
 std::string host_identity() {
   std::error_code ignored;
   const auto network = std::filesystem::read_symlink("/proc/self/ns/net", ignored);

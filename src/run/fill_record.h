@@ -1,5 +1,5 @@
 // The parts of a record, each filled in one place from plain figures, whoever has them (ranks of a
-// run, a walk, a simulation). What one assignment fills has no setter:
+// run, a walk, a simulation). A part that one assignment fills has no setter:
 // record.metrics["name_unit"] = value.
 #pragma once
 #include <array>
@@ -15,7 +15,7 @@ namespace longnet {
 // The point is check_failed; a reason that is there stays, before this one.
 void fail_check(PointRecord& record, const std::string& reason);
 
-// With coverage; before timing, which adds the rate.
+// Sets work and coverage. Must come before the timing, which adds the rate.
 void set_work(PointRecord& record, double flops, double paper_macs, double balance);
 // The work and the collectives of a plan.
 void set_plan(PointRecord& record, const PointPlan& plan);
@@ -30,7 +30,8 @@ void set_phases(PointRecord& record, double compute_s, double merge_s,
                 double communication_s = kNotMeasured);
 // Parts of a model's compute; the rest of it is attention's.
 void set_model_phases(PointRecord& record, double gemm_s, double row_wise_s, double update_s);
-// Also the phases' communication: that alone, and the part of it that compute does not hide.
+// Sets the ablations and, of the phases, communication and the part of it that compute does not
+// hide.
 void set_ablations(PointRecord& record, const AblationsRecord& parts);
 // Metrics of the pattern alone: layers until every token has heard from every other.
 void set_depth(PointRecord& record, const PointParams& params, const DepthOptions& options = {});
@@ -74,7 +75,7 @@ inline constexpr double kUpdateTolerance = 1e-3;
 // Rounding to 2^-9 of all activations and their gradients; of 2 to 12 layers 5e-3 to 1e-2 are seen.
 inline constexpr double kBf16Tolerance = 3e-2;
 void set_model_check(PointRecord& record, const ModelOutcome& outcome, bool passes_poison);
-// How many runs' output was checked, and what that took.
+// Sets the number of runs whose output was checked, and the seconds that this took.
 void set_check_cost(PointRecord& record, int64_t runs, double poison_s, double compare_s);
 // The queries and keys whose gradients a point compares.
 struct GradientChoice {

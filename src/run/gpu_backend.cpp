@@ -71,7 +71,8 @@ class ClockWatch {
  private:
   DeviceClocks worst_{};
   bool known_ = false, throttled_ = false;
-  // By the driver's own count, which misses nothing: before the first look, and since.
+  // Seconds at reduced clocks, before the first look and since, by the driver's own count, which
+  // also covers the time between looks.
   double slowed_before_s_ = 0, slowed_s_ = 0;
 };
 
@@ -167,10 +168,10 @@ class GpuSession final : public PointSession {
   void record_conditions(PointRecord& record) override {
     if (const double busy = busy_share(*load_, comm_); busy >= 0)
       record.metrics["busy_share"] = busy;  // of the host, which launches kernels
-    // With what the transport and lazily loaded kernels took.
+    // Includes the memory of the transport and of lazily loaded kernels.
     const double growth = comm_.max_of(double(free_before_ - device_free_bytes() - flush_.size()));
     clocks_.write(record, &comm_);
-    // By cudaMemGetInfo, which counts all that use the device.
+    // cudaMemGetInfo counts all that use the device.
     if (comm_.max_of(use_.ranks_on_mine) == 1)
       record.metrics["device_memory_growth_bytes"] = growth;
   }

@@ -308,7 +308,7 @@ TEST(ModelPoint, RowsOfAttentionAreThoseOfTheDefinition) {
   EXPECT_EQ(measured_model(zigzag).status, PointStatus::kOk);
 }
 
-// As MeasurePoint.RowsOfAnEarlierRunDoNotPass: messages of all runs but the first come too late.
+// Messages of all runs but the first come too late, as in MeasurePoint.RowsOfAnEarlierRunDoNotPass.
 TEST(ModelPoint, ValuesOfAnEarlierRunDoNotPass) {
   for (const Pass pass : {Pass::kForward, Pass::kStep}) {
     const PointRecord r = measured_model(model_point("ring", 2, pass), 0, /*late_messages=*/true);

@@ -71,7 +71,7 @@ class RankClock {
             .now = steady_seconds};
   }
 
-  // As it is written into a record: "span" (last end - first begin) or "max" (of own durations).
+  // Name of the reduction in a record: "span" (last end - first begin) or "max" (of own durations).
   std::string_view reduction() const { return one_clock_ ? "span" : "max"; }
 
  private:

@@ -48,7 +48,7 @@ class SweepRun {
         todo_(plan.points.size(), true) {}
 
   const std::string& directory() const { return directory_; }
-  // By point of the plan; once all have run, those to be measured again.
+  // For each point of the plan, whether it is to be measured; once all have run, measured again.
   const std::vector<bool>& todo() const { return todo_; }
   // Seconds that the points left may take.
   double budget_s() const { return again_until_s_ - took_s_; }

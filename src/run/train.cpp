@@ -148,7 +148,7 @@ class RankTraining {
     const auto own = size_t(trainer_.count(kFirstMomentSlot));
     return std::span(all).subspan(shards() ? size_t(r) * own : 0, own);
   }
-  // From rank 0, which has all, to each rank its own.
+  // Sends each rank its own part of the moments from rank 0, which has all.
   void give_moments(Moments all, int slot) {
     all.resize(size_t(trainer_.count(is_first_ ? kWeightSlot : slot)));
     if (!is_first_) comm_.wait(comm_.irecv(0, std::as_writable_bytes(std::span(all))));
@@ -156,7 +156,7 @@ class RankTraining {
     for (Rank r = 1; is_first_ && r < comm_.size(); ++r)
       comm_.wait(comm_.isend(r, std::as_bytes(moments_of(r, all))));
   }
-  // The other way.
+  // Collects the moments of all ranks on rank 0.
   Moments all_moments(int slot) {
     Moments all = trainer_.values(slot);
     if (!is_first_) {
@@ -205,7 +205,7 @@ class StepLines {
   DurableFile file_;
 };
 
-// As a run of points has them.
+// Writes the timeline as a run of points does.
 void write_timeline(const std::string& directory, const std::string& point_id,
                     const std::vector<TimelineEntry>& timeline) {
   if (timeline.empty()) return;

@@ -64,7 +64,7 @@ struct Trained {
   bool complete = false;
 };
 
-// Collective over the processes of the world. What a rank throws is thrown.
+// Collective over the processes of the world. Throws the exception that a rank threw.
 Trained train(World& world, const TrainPlan& plan, RunTarget target, const TrainHooks& hooks,
               Watchdog& watchdog);
 

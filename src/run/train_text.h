@@ -31,8 +31,8 @@ class TrainText {
 };
 
 // The files, and in folders all files below whose name ends as text of a program or a page does, in
-// the order of their paths, one behind the other. Of the share `held_out`, whole files are held
-// out, at even distances; the end of the text, where there are too few. No paths: the headers of
+// the order of their paths, one behind the other. A share `held_out` of them is held out: whole
+// files at even distances, or the end of the text where there are too few. No paths: the headers of
 // C++'s library, else Perl's modules. Throws UsageError for what cannot be read.
 TextBytes read_text(const std::vector<std::string>& paths, double held_out);
 

@@ -64,7 +64,7 @@ std::string journal_path(const PointPlan& plan, const VirtualRun& run) {
   return run.directory.empty() ? "" : (std::filesystem::path(run.directory) / name).string();
 }
 
-// With the share that an earlier process began with.
+// Returns the plan with the share of pairs that an earlier process began with.
 PointPlan continued(PointPlan plan, const std::string& journal) {
   if (plan.share < 1 && !journal.empty()) plan.share = ShardJournal::share_of(journal, plan.share);
   return plan;
@@ -160,13 +160,14 @@ class Walker {
                                                  unit.batches, w_.choice.queries, each));
   }
 
-  // In a window of a twentieth of the unit's time.
+  // Peak measured in a window of a twentieth of the unit's time.
   double peak_now(size_t unit) const {
     const double run_s = w_.plan.estimated_s * w_.units.accounts[unit].flops / w_.units.flops;
     return w_.backend.peak_now(params(), std::clamp(0.05 * run_s, 1e-3, 50e-3), w_.options);
   }
 
-  // Beside the walk, in the same conditions: from time to time, and once at least.
+  // Measures the kernel's rate beside the walk, in the same conditions: from time to time, and once
+  // at least. 0: not measured now.
   double kernel_rate() {
     const double now = steady_seconds();
     if (now < next_rate_s_ || w_.plan.share < 1 || has_backward(params().pass)) return 0;

@@ -17,7 +17,7 @@ namespace longnet {
 
 inline constexpr int64_t kFewestSamples = 256;  // rows that a walk checks, whatever a config says
 
-// In the order of the walk.
+// Units of a walk, in its order.
 struct UnitPlan {
   std::vector<WalkUnit> units;
   std::vector<RankAccount> accounts;  // one a unit

@@ -30,7 +30,7 @@ TEST(WatchdogDeathTest, EndsWhatWaitsTooLong) {
 
 void wait_beside_silent_ranks(bool linked = false) {
   const TemporaryFolder folder;
-  // When it was heard of in milliseconds, its steps, and its last progress: rank 3 is ahead.
+  // Each rank's last beat in milliseconds, its steps, and its last progress: rank 3 is ahead.
   const int64_t beats[] = {0, 0, 0, 1000, 1, 0, int64_t{1} << 60, 0, 0, int64_t{1} << 60, 9, 0};
   std::ofstream(folder.path("ranks"), std::ios::binary)
       .write(reinterpret_cast<const char*>(beats), sizeof beats);
@@ -54,7 +54,7 @@ TEST(WatchdogDeathTest, AFileWithAnotherNameIsNotItsOwn) {
               "in 'a point'; a rank did not arrive. Giving up, exit 3");
 }
 
-// As rank 0 of two, whose launcher gives them this folder.
+// Waits as rank 0 of two ranks, whose launcher gives them this folder.
 void wait_for_the_start(const std::string& folder) {
   ::setenv("TMPDIR", folder.c_str(), 1);
   ::setenv("PMIX_NAMESPACE", "job-of-a-test", 1);

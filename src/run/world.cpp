@@ -19,7 +19,7 @@
 
 namespace longnet {
 
-// As kExpectedShareOfPeak, of a GPU's tensor cores: attention spends as long on exponentials as on
+// kExpectedShareOfPeak for a GPU's tensor cores: attention spends as long on exponentials as on
 // products.
 constexpr double kExpectedShareOfDevicePeak = 0.3;
 

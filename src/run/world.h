@@ -43,7 +43,7 @@ class World {
 
   // Runs `rank_main` on the first `ranks` ranks; returns on every process when all have ended, with
   // what it returned on rank 0 (threads) or on this process's rank (MPI; nothing where that has no
-  // part). What a rank throws is thrown again (threads), or ends the job (MPI).
+  // part). An exception of a rank is thrown again (threads), or ends the job (MPI).
   template <class RankMain>
   auto run(int ranks, const RankMain& rank_main) {
     using Returned = std::invoke_result_t<RankMain, Communicator&>;

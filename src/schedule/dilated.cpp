@@ -149,7 +149,8 @@ class DilatedProgram {
 
   // The local parts that run before those that cross borders, and behind them, cut between
   // segments. Their pairs are shared out as the bytes of the messages that they hide: 4 of a
-  // gradient for 2 or 4 of a key, or for none where keys are kept. What cannot be cut runs behind.
+  // gradient for 2 or 4 of a key, or for none where keys are kept. Parts that cannot be cut run
+  // behind.
   std::array<std::vector<Part>, 2> local_halves(const std::vector<Part>& parts) const {
     const auto segment_length = [&](const Part& part) {
       return BranchRows(sharded_.pattern, part.branch, sharded_.problem).segment_length();

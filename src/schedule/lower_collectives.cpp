@@ -260,8 +260,8 @@ class Lowering {
     }
   }
 
-  // Each piece goes straight to its owner. What comes is added when an op needs it. Receives have
-  // the order of the sends, so that all ranks do the same.
+  // Each piece goes straight to its owner. Incoming pieces are added when an op needs the sum.
+  // Receives have the order of the sends, so that all ranks do the same.
   void linear_reduce(const ReduceScatter& op, const std::vector<OpId>& after) {
     const int n = op.group.count, me = op.group.index_of(rank_);
     const SlotView own = piece_of(op.what, rank_);

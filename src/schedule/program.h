@@ -47,7 +47,7 @@ struct Slice {
 };
 
 // kPartial: O (of output_dtype) and LSE, fp32. kResult: O alone, rounded to the storage type, as it
-// is sent when nothing is merged into it any more. Of a backward pass: kGradOut, dO as it is
+// is sent when nothing is merged into it any more. In a backward pass: kGradOut, dO as it is
 // stored; kStatistics, L and delta of each query row, fp32; kGradQuery and kGradKeyValue, sums of
 // dQ and of dK and dV, fp32. They lie as Q, and as K and V, row for row. kValues: fp32 values of a
 // model, in slices of kAllValues; kStored: activations, as Q is stored.
@@ -192,8 +192,8 @@ struct Delta {
   SlotView output, lse, grad_out, into;
 };
 // The backward pass of the attend with these queries and keys: adds to the same rows of `into_q`,
-// and to those of `into_kv` that they see. What belongs to Q has the layout of `q`, what belongs to
-// K and V that of `kv`.
+// and to those of `into_kv` that they see. Rows of queries have the layout of `q`, rows of keys
+// that of `kv`.
 struct AttendBackward {
   int branch;
   TokenInterval queries;

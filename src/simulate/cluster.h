@@ -88,8 +88,8 @@ struct BlocksAtOnce {
 // Speed of attention on a machine that takes queries block by block, packing the keys anew for each
 // (as this suite's CPU kernel does): seconds = blocks * block_s + queries * query_s + key rows of
 // all blocks * key_s + pairs * pair_s, at one head_dim (interpolated between). Where a device has
-// it, it goes before the table. Of a backward pass alike: a block also reads and adds to its rows
-// of dO and dQ, and to dK and dV of its keys.
+// it, it goes before the table. A backward pass is priced alike: a block also reads dO and adds
+// to dQ of its rows, and to dK and dV of its keys.
 struct AttendModel {
   double head_dim = 0;
   DType dtype = DType::kFloat32;

@@ -81,7 +81,7 @@ struct CompactProgram : ProgramTotals {
   // Ranks that messages go to and come from, as Twins::offset_of from the own one, ascending.
   std::vector<int> out_offsets{}, in_offsets{};
   std::vector<CompactCollective> collectives{};
-  // When the host has issued each op, where it takes time to (ClusterSpec::host_s); else empty.
+  // Time at which the host has issued each op; empty where issuing takes 0 s (ClusterSpec::host_s).
   std::array<std::vector<double>, kLanes> issued_s{};
 
   int64_t num_ops() const;

@@ -189,8 +189,8 @@ class Compiler {
 
   // Number of operators that a framework issues for `op`: K and V are two tensors, as are their
   // gradients. Eager ones of a merge: to, transpose, unsqueeze, three of the output, five of the
-  // LSE (ring-flash-attention, utils.py, _update_out_and_lse). Of an exchange of a tensor, its
-  // packs among them: reshape, transpose, contiguous, empty_like, all_to_all_single, reshape,
+  // LSE (ring-flash-attention, utils.py, _update_out_and_lse). Those of an exchange of a tensor,
+  // with its packs: reshape, transpose, contiguous, empty_like, all_to_all_single, reshape,
   // transpose, contiguous, reshape (long-context-attention, all_to_all.py). Delta is part of the
   // attends' own call.
   double operators_of(const RankProgram& program, const Op& op) const {

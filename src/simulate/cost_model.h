@@ -43,16 +43,16 @@ struct AttendCounts {
 // Sets blocks and key rows of counts whose queries are `runs` equally long ones, each cut into
 // blocks of at most `block_rows`.
 void cut_into_blocks(AttendCounts& counts, double runs, double block_rows);
-// From averages in closed form: exact where all runs of queries of the op are equally long.
+// Counts of an op by averages in closed form: exact where its runs of queries are equally long.
 AttendCounts count_attend(const ShardedProblem& sharded, const Attend& op, double block_rows);
 
 double attend_seconds(const AttendModel& model, const AttendCounts& counts);
 
-// Seconds of an op. `beyond_table`: of a size that the cluster file has no figure of, so that the
-// seconds are a guess. Of attends: keys a query (queries a key), or a head_dim, that its rows do
-// not enclose; rows of the other mask in place of missing ones. Of models: products of fewer tiles
-// than the device has multiprocessors, for the file has the speed of large ones; functions of rows,
-// losses and updates whose speed it does not have.
+// Seconds of an op. `beyond_table`: the cluster file has no figure for its size, so that the
+// seconds are a guess. An attend: its keys a query (queries a key), or its head_dim, are not
+// enclosed by the file's rows, or the rows are those of the other mask. An op of a model: a product
+// of fewer tiles than the device has multiprocessors, for the file has the speed of large ones; a
+// function of rows, a loss or an update whose speed the file does not have.
 struct Price {
   double seconds = 0;
   bool beyond_table = false;
@@ -107,7 +107,7 @@ class CostModel {
   // others, of which a row would see `most` without a mask.
   Price split_price(const Prices& prices, const AttendCounts& counts, double rows,
                     double most) const;
-  // By what the kernel splits.
+  // Seconds a pair by the rows that the kernel splits into blocks: queries, keys, or both.
   Price pair_price(const Prices& prices, const Attend& op, const AttendCounts& counts) const;
   double memory_bytes(const Attend& op, const AttendCounts& counts, bool backward) const;
   const ClusterSpec& cluster_;

@@ -113,8 +113,8 @@ class Engine {
     }
   }
 
-  // Whether an op begins by an event at its time. Messages of ranks with progress of their own are
-  // posted ahead of the clock.
+  // Returns whether an op begins by an event at its time. Messages of ranks with progress of their
+  // own are posted ahead of the clock.
   bool waits_for_events(OpKind kind) const {
     return timed_ && !(async_ && (kind == OpKind::kSend || kind == OpKind::kRecv));
   }

@@ -75,8 +75,8 @@ class Definition {
     }
     return x;
   }
-  // Whether query t of head h sees key s but for the mask: of its segment, or, of a branch with c
-  // summary tokens, the c of each other segment that lie h blocks of c before its end.
+  // Returns whether query t of head h sees key s but for the mask: both selected in one segment;
+  // with c summary tokens, s one of the c of another segment, h blocks of c before its end.
   static bool sees(const DilatedBranch& branch, int64_t h, int64_t t, int64_t s) {
     const int64_t w = branch.segment_length, r = branch.dilation_rate, c = branch.summary_tokens;
     if (c == 0) return s / w == t / w && t % w % r == h % r && s % w % r == h % r;
