@@ -140,35 +140,43 @@ struct SlotView {
   int pieces_of_a_row() const { return rows.owners.stride == 0 ? num_pieces() : 1; }
 };
 
+// ---- ops: views() of each names the views that it reads and writes ----
+
 // Copies the rows of `into` (one piece) out of `from`: packs a branch's rows or some heads, or
 // unpacks them. A partial packed into a result is rounded and loses its LSE; the other way, the
 // partial gets no LSE and nothing can be merged with it.
 struct Pack {
   SlotView from, into;
+  static void views(auto& op, auto read, auto write) { read(op.from), write(op.into); }
 };
 struct Send {
   Rank to;
   SlotView what;
+  static void views(auto& op, auto read, auto) { read(op.what); }
 };
 struct Recv {
   Rank from;
   SlotView what;
+  static void views(auto& op, auto, auto write) { write(op.what); }
 };
 // Gathers in place: piece i of `into` belongs to member i; the own piece is there already.
 struct AllGather {
   RankGroup group;
   SlotView into;
+  static void views(auto& op, auto, auto write) { write(op.into); }
 };
 // Piece i of `from` goes to member i; piece i of `into` comes from member i.
 struct AllToAll {
   RankGroup group;
   SlotView from, into;
+  static void views(auto& op, auto read, auto write) { read(op.from), write(op.into); }
 };
 // Merges partials in place: piece i of `what` of all members, on member i. Always lowered before it
 // runs.
 struct ReduceScatter {
   RankGroup group;
   SlotView what;
+  static void views(auto& op, auto, auto write) { write(op.what); }
 };
 // Query rows of `branch` in `queries`, for the query heads `heads`, attend to all keys of `kv` that
 // the branch lets them see. Overwrites the same rows of `into`.
@@ -177,19 +185,25 @@ struct Attend {
   TokenInterval queries;
   HeadRange heads;
   SlotView q, kv, into;
+  static void views(auto& op, auto read, auto write) { read(op.q), read(op.kv), write(op.into); }
 };
 // Folds all rows of `from` into the same rows of `into`: partials by LSE, gradients as a sum.
 // Pieces of one owner's gradients (RankGroup of stride 0) are added in their order.
 struct Merge {
   SlotView from, into;
+  static void views(auto& op, auto read, auto write) { read(op.from), write(op.into); }
 };
 // Sets every row to the identity: (0, -inf), or a gradient of 0.
 struct Reset {
   SlotView into;
+  static void views(auto& op, auto, auto write) { write(op.into); }
 };
 // L and delta = dO . O of each row: O of `output`, L of `lse`, the same or the merged output.
 struct Delta {
   SlotView output, lse, grad_out, into;
+  static void views(auto& op, auto read, auto write) {
+    read(op.output), read(op.lse), read(op.grad_out), write(op.into);
+  }
 };
 // The backward pass of the attend with these queries and keys: adds to the same rows of `into_q`,
 // and to those of `into_kv` that they see. Rows of queries have the layout of `q`, rows of keys
@@ -200,6 +214,10 @@ struct AttendBackward {
   HeadRange heads;
   SlotView q, kv, grad_out, statistics, into_q, into_kv;
   Attend attend() const { return {branch, queries, heads, q, kv, into_q}; }
+  static void views(auto& op, auto read, auto write) {
+    read(op.q), read(op.kv), read(op.grad_out), read(op.statistics);
+    write(op.into_q), write(op.into_kv);
+  }
 };
 
 // ---- ops of a model's layers, see src/model ----
@@ -215,6 +233,10 @@ struct ModelOp {
   bool accumulate = false;  // adds to the last of `into`, which holds a value
   // The last of `into` is what this rank's heads add to a sum over the ranks of its tokens.
   bool of_heads = false;
+  static void views(auto& op, auto read, auto write) {
+    for (auto& matrix : op.from) read(matrix.view);
+    for (auto& matrix : op.into) write(matrix.view);
+  }
 };
 // from: a, b, and perhaps a bias of one row. into = op(a) op(b) + bias; op transposes where asked.
 struct Gemm : ModelOp {
@@ -286,28 +308,11 @@ decltype(auto) visit_op(const Action& what, Case... cases) {
 }
 
 // Calls fn(view, whether the op writes there) for each view of an op: first those that it reads.
-// Views are found by the names of members. One with a name that does not stand here is seen by
-// nobody: neither checked, nor lowered, nor counted.
 template <class MaybeConstAction, class Fn>
 void for_each_view(MaybeConstAction& what, Fn fn) {
-  const auto visit_views = [&](auto& op) {
-    if constexpr (requires { op.q; }) fn(op.q, false);
-    if constexpr (requires { op.kv; }) fn(op.kv, false);
-    if constexpr (requires { op.from.slot; }) fn(op.from, false);
-    if constexpr (requires { op.output; }) fn(op.output, false), fn(op.lse, false);
-    if constexpr (requires { op.grad_out; }) fn(op.grad_out, false);
-    if constexpr (requires { op.statistics; }) fn(op.statistics, false);
-    if constexpr (requires { op.what; })
-      fn(
-          op.what, !requires { op.to; });
-    if constexpr (requires { op.into.slot; }) fn(op.into, true);
-    if constexpr (std::derived_from<std::remove_cvref_t<decltype(op)>, ModelOp>) {
-      for (auto& matrix : op.from) fn(matrix.view, false);
-      for (auto& matrix : op.into) fn(matrix.view, true);
-    }
-    if constexpr (requires { op.into_q; }) fn(op.into_q, true), fn(op.into_kv, true);
-  };
-  std::visit(visit_views, what);
+  const auto read = [&](auto& view) { fn(view, false); };
+  const auto write = [&](auto& view) { fn(view, true); };
+  std::visit([&](auto& op) { op.views(op, read, write); }, what);
 }
 
 struct Op {
