@@ -69,7 +69,8 @@ class ProgramBuilder {
   SlotView add_view(TensorKind kind, SlotTag tag, const Slice& rows) {
     return {add_slot(kind, tag, rows), rows};
   }
-  // The same, with what the forward pass leaves in its slot `forward`.
+  // A new slot laid out for `rows`, with the contents that the forward pass leaves in its slot
+  // `forward`.
   SlotView keep(int forward, TensorKind kind, SlotTag tag, const Slice& rows) {
     program_.kept.push_back({forward, add_view(kind, tag, rows)});
     return program_.kept.back().view;

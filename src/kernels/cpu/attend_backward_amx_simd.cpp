@@ -194,8 +194,8 @@ class AmxBlock {
     }
   }
 
-  // Turns scores of 32 keys and two groups of 16 queries into weights: S -> P = 2^(S - L),
-  // dP -> dS = P (dP - delta), in pieces.
+  // Turns S into P = 2^(S - L) and dP into dS = P (dP - delta), in pieces, for 32 keys and two
+  // groups of 16 queries.
   HWY_INLINE void take_powers(int64_t step, int64_t first, int64_t pair) const {
     const FloatTag df;
     const int64_t row = first + pair * kTileDepth;
