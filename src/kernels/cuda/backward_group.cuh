@@ -21,9 +21,9 @@ class BackwardGroup : public BackwardTileRows<kRowsAreKeys, Shape> {
  public:
   __device__ __forceinline__ BackwardGroup(uint32_t shared, int tile_row)
       : Base(shared, tile_row),
-        rows_(matrix_place(
+        rows_(descriptor_address(
             shared + uint32_t(__shfl_sync(0xFFFFFFFFu, int(threadIdx.x) / 128, 0) * 64 * 128), 0)),
-        columns_(matrix_place(shared + uint32_t(Shape::columns_offset(0)), kColumns * 128)) {}
+        columns_(descriptor_address(shared + uint32_t(Shape::columns_offset(0)), kColumns * 128)) {}
 
   // Adds the products with the columns of `stage`, and calls when_last_is_done() as soon as those
   // of the tile before are complete.
@@ -124,7 +124,7 @@ class TileLoader {
 
   __device__ __forceinline__ void run(const BackwardInputs& in) const {
     if (thread_ >= (kStatisticsThreads > 0 ? kStatisticsThreads : 1)) return;
-    RingPlace<Shape::kStages> place;
+    PipelineState<Shape::kStages> pipe;
     int rows_parity = 1;  // a fresh barrier's phase before the first counts as complete
     for (int i = in.block_begin[blockIdx.x]; i < in.block_begin[blockIdx.x + 1]; ++i) {
       const BackwardTile tile = in.tiles[i];
@@ -137,20 +137,20 @@ class TileLoader {
       rows_parity ^= 1;
       ColumnTiles<kRowsAreKeys, Shape::kRows, Shape::kColumns> columns(in, tile);
       while (columns.next(in)) {
-        memory_.wait(Shape::empty(place.stage), place.parity ^ 1);
+        memory_.wait(Shape::empty(pipe.stage), pipe.parity ^ 1);
         if (thread_ == 0) {
-          memory_.expect(Shape::full(place.stage), 2 * Shape::kColumnBytes);
+          memory_.expect(Shape::full(pipe.stage), 2 * Shape::kColumnBytes);
           copy<Shape::kColumns, Shape::kColumns>(in, columns.place(in), columns.first(),
-                                                 Shape::columns_offset(place.stage),
-                                                 Shape::full(place.stage));
+                                                 Shape::columns_offset(pipe.stage),
+                                                 Shape::full(pipe.stage));
         }
         if constexpr (kRowsAreKeys) {
           if (thread_ < Shape::kColumns)
-            store_statistics<Shape>(memory_.shared, place.stage, thread_,
+            store_statistics<Shape>(memory_.shared, pipe.stage, thread_,
                                     statistics_of(columns.task(in), columns.first() + thread_));
-          memory_.arrive_each(Shape::full(place.stage));
+          memory_.arrive_each(Shape::full(pipe.stage));
         }
-        place.advance();
+        pipe.advance();
       }
     }
   }
@@ -184,10 +184,10 @@ class TileLoader {
 template <bool kRowsAreKeys, class Shape>
 __device__ __forceinline__ void sum_tiles(const BlockMemory<Shape>& memory,
                                           const BackwardInputs& in) {
-  RingPlace<Shape::kStages> place;
+  PipelineState<Shape::kStages> pipe;
   int rows_parity = 0;
   // The stage before `next`. Where a lane has read statistics in it, each arrives for itself.
-  const auto give_back = [&](const RingPlace<Shape::kStages>& next) {
+  const auto give_back = [&](const PipelineState<Shape::kStages>& next) {
     if constexpr (kRowsAreKeys)
       memory.arrive_each(Shape::empty(next.stage_before()));
     else
@@ -202,16 +202,16 @@ __device__ __forceinline__ void sum_tiles(const BlockMemory<Shape>& memory,
     rows_parity ^= 1;
     bool first = true;
     while (columns.next(in)) {
-      memory.wait(Shape::full(place.stage), place.parity);
-      rows.step(in, columns, place.stage, [&] {
-        if (!first) give_back(place);
+      memory.wait(Shape::full(pipe.stage), pipe.parity);
+      rows.step(in, columns, pipe.stage, [&] {
+        if (!first) give_back(pipe);
       });
       first = false;
-      place.advance();
+      pipe.advance();
     }
     memory.arrive(Shape::kRowsEmpty);  // the last S and dP are there
     rows.wait_for_sums();
-    if (!first) give_back(place);
+    if (!first) give_back(pipe);
     rows.finish(in, BlockRows<kRowsAreKeys>(in, in.tiles[i]));
   }
 }
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     memory.init(Shape::kRowsFull, 1);
     memory.init(Shape::kRowsEmpty, Shape::kConsumers / 32);
-    memory.show_barriers();
+    memory.fence_barrier_init();
   }
   for (int view = int(threadIdx.x); view < in.num_views; view += Shape::kThreads)
     memory.acquire_map(static_cast<const char*>(in.maps), view);

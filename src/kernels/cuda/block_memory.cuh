@@ -9,9 +9,9 @@
 
 namespace longnet {
 
-// A place in the ring of stages, and the parity of the ring's round.
+// A stage of the pipeline, and the parity of its mbarrier's phase.
 template <int kStages>
-struct RingPlace {
+struct PipelineState {
   int stage = 0, parity = 0;
   __device__ __forceinline__ void advance() {
     if (++stage < kStages) return;
@@ -21,7 +21,7 @@ struct RingPlace {
   __device__ __forceinline__ int stage_before() const {
     return stage == 0 ? kStages - 1 : stage - 1;
   }
-  __device__ __forceinline__ RingPlace before() const {
+  __device__ __forceinline__ PipelineState before() const {
     return {stage_before(), stage == 0 ? parity ^ 1 : parity};
   }
 };
@@ -39,7 +39,7 @@ struct BlockMemory {
                  : "memory");
   }
   // Behind the last init().
-  __device__ static void show_barriers() {
+  __device__ static void fence_barrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }

@@ -38,7 +38,7 @@ __device__ void init_barriers(const BlockMemory<Shape>& memory) {
     memory.init(Shape::k_empty(stage), Shape::kArrivals);
     memory.init(Shape::v_empty(stage), Shape::kArrivals);
   }
-  memory.show_barriers();
+  memory.fence_barrier_init();
 }
 
 // The thread that loads, by TMA.
@@ -52,10 +52,10 @@ class Producer : public BlockMemory<Shape> {
   // values is free later than one for keys, which must not wait for it.
   __device__ __forceinline__ void run(const GroupInputs& in) {
     BlockTiles<Shape> tiles(in);
-    RingPlace<Shape::kQBuffers> q;
-    RingPlace<Shape::kStages> place;
+    PipelineState<Shape::kQBuffers> q;
+    PipelineState<Shape::kStages> kv;
     int last = -1, last_key = 0;  // run and key of the key tile before
-    const auto load_values = [&](const RingPlace<Shape::kStages> at) {
+    const auto load_values = [&](const PipelineState<Shape::kStages> at) {
       this->wait(Shape::v_empty(at.stage), at.parity ^ 1);
       load(in.runs[last].v, last_key, Shape::kSlabBytes, Shape::v_offset(at.stage),
            Shape::v_full(at.stage));
@@ -69,19 +69,19 @@ class Producer : public BlockMemory<Shape> {
         q.advance();
       }
       const GroupRun& run = tiles.keys().run(in);
-      this->wait(Shape::k_empty(place.stage), place.parity ^ 1);
-      load(run.k, tiles.keys().key(), Shape::kSlabBytes, Shape::k_offset(place.stage),
-           Shape::k_full(place.stage));
-      if (last >= 0) load_values(place.before());
+      this->wait(Shape::k_empty(kv.stage), kv.parity ^ 1);
+      load(run.k, tiles.keys().key(), Shape::kSlabBytes, Shape::k_offset(kv.stage),
+           Shape::k_full(kv.stage));
+      if (last >= 0) load_values(kv.before());
       last = tiles.keys().run_index();
       last_key = tiles.keys().key();
-      place.advance();
+      kv.advance();
     }
-    if (last >= 0) load_values(place.before());
+    if (last >= 0) load_values(kv.before());
   }
 
  private:
-  // Rows of a place from `row` on, all slabs of them, to byte `into` of shared memory.
+  // Rows at a view's coordinates from `row` on, all slabs of them, to byte `into` of shared memory.
   __device__ __forceinline__ void load(const ViewPlace& from, int row, int slab_bytes, int into,
                                        int full) const {
     this->expect(full, Shape::kSlabs * slab_bytes);
@@ -103,9 +103,9 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys> {
 
   // The rows of warpgroup `group`; tiles begin at byte `shared` of shared memory.
   __device__ __forceinline__ GroupRows(uint32_t shared, int group)
-      : q_(matrix_place(shared + uint32_t(group * 64 * Shape::kRowBytes), 0)),
-        k_(matrix_place(shared + uint32_t(Shape::k_offset(0)), 0)),
-        v_(matrix_place(shared + uint32_t(Shape::v_offset(0)), Shape::kSlabBytes)) {}
+      : q_(descriptor_address(shared + uint32_t(group * 64 * Shape::kRowBytes), 0)),
+        k_(descriptor_address(shared + uint32_t(Shape::k_offset(0)), 0)),
+        v_(descriptor_address(shared + uint32_t(Shape::v_offset(0)), Shape::kSlabBytes)) {}
   // S = Q K^T, in flight until a wait.
   __device__ __forceinline__ void issue_scores(int buffer, int stage) {
     const uint32_t query = q_ + uint32_t(buffer) * uint32_t(Shape::kQBytes / 16);
@@ -185,14 +185,18 @@ __device__ __forceinline__ void pass_turn(int index) {
   asm volatile("barrier.arrive %0, 256;" ::"r"(1 + next) : "memory");
 }
 
-// The tiles that see no key, over all blocks, by 96 threads of each.
+// Threads of the loading warpgroup beside the warp that loads.
+inline constexpr int kIdleLoadingThreads = 96;
+
+// Clears the tiles that see no key, over all blocks, by these threads of each.
 template <class Shape>
 __device__ __forceinline__ void clear_rows(const GroupInputs& in, int thread) {
   if (in.merge) return;
   for (int i = int(blockIdx.x); i < in.num_keyless; i += int(gridDim.x)) {
     const GroupTile& tile = in.keyless[i];
     const TaskRows rows = in.tasks[tile.task];
-    for (int row = tile.row + thread; row < rows.rows && row < tile.row + Shape::kRows; row += 96) {
+    for (int row = tile.row + thread; row < rows.rows && row < tile.row + Shape::kRows;
+         row += kIdleLoadingThreads) {
       rows.lse[row * rows.lse_stride] = -INFINITY;
       for (int k = 0; k < (in.short_o ? in.head_dim / 2 : in.head_dim); ++k)
         rows.o[row * rows.o_stride + k] = 0.0f;
@@ -204,7 +208,7 @@ __device__ __forceinline__ void clear_rows(const GroupInputs& in, int thread) {
 // is in registers when the next one's scores are issued.
 template <class Shape>
 class Consumer : public BlockMemory<Shape> {
-  using Place = RingPlace<Shape::kStages>;
+  using State = PipelineState<Shape::kStages>;
 
  public:
   __device__ __forceinline__ Consumer(const BlockMemory<Shape>& memory, const GroupInputs& in,
@@ -218,33 +222,33 @@ class Consumer : public BlockMemory<Shape> {
     issue_first_scores();
     pass_turn<Shape>(index_);
     rows_.wait_for_all();
-    this->arrive(Shape::k_empty(place_.stage));
+    this->arrive(Shape::k_empty(kv_.stage));
     rows_.exponentials(in, tiles_.keys());  // O is zero: nothing to rescale
     rows_.pack_weights();
     while (tiles_.next(in)) {
-      const Place last = place_;
-      place_.advance();
+      const State last = kv_;
+      kv_.advance();
       if (tiles_.begins())
         change_tile(in, last);
       else
         change_keys(in, last);
       rows_.pack_weights();
     }
-    issue_values(place_);
+    issue_values(kv_);
     rows_.wait_for_all();
     finish(in, tiles_.tile(in));
   }
 
  private:
   // O += P V of the last keys is in flight while these keys' scores become exponentials.
-  __device__ __forceinline__ void change_keys(const GroupInputs& in, const Place& last) {
-    this->wait(Shape::k_full(place_.stage), place_.parity);
+  __device__ __forceinline__ void change_keys(const GroupInputs& in, const State& last) {
+    this->wait(Shape::k_full(kv_.stage), kv_.parity);
     take_turn(index_);
-    rows_.issue_scores(q_.stage, place_.stage);
+    rows_.issue_scores(q_.stage, kv_.stage);
     issue_values(last);
     pass_turn<Shape>(index_);
     rows_.wait_for_scores();
-    this->arrive(Shape::k_empty(place_.stage));
+    this->arrive(Shape::k_empty(kv_.stage));
     rows_.exponentials(in, tiles_.keys());
     rows_.stay_behind_exponentials();
     rows_.wait_for_all();
@@ -252,7 +256,7 @@ class Consumer : public BlockMemory<Shape> {
     rows_.rescale_output();
   }
   // The first scores of a tile are in flight while the last one's rows are written.
-  __device__ __forceinline__ void change_tile(const GroupInputs& in, const Place& last) {
+  __device__ __forceinline__ void change_tile(const GroupInputs& in, const State& last) {
     this->arrive(Shape::q_empty(q_.stage));
     q_.advance();
     take_turn(index_);
@@ -264,15 +268,15 @@ class Consumer : public BlockMemory<Shape> {
     finish(in, tiles_.last_tile(in));
     rows_.begin(first_row_of_warp());
     rows_.wait_for_all();
-    this->arrive(Shape::k_empty(place_.stage));
+    this->arrive(Shape::k_empty(kv_.stage));
     rows_.exponentials(in, tiles_.keys());  // O is zero: nothing to rescale
   }
   __device__ __forceinline__ void issue_first_scores() {
     this->wait(Shape::q_full(q_.stage), q_.parity);
-    this->wait(Shape::k_full(place_.stage), place_.parity);
-    rows_.issue_scores(q_.stage, place_.stage);
+    this->wait(Shape::k_full(kv_.stage), kv_.parity);
+    rows_.issue_scores(q_.stage, kv_.stage);
   }
-  __device__ __forceinline__ void issue_values(const Place& at) {
+  __device__ __forceinline__ void issue_values(const State& at) {
     this->wait(Shape::v_full(at.stage), at.parity);
     rows_.issue_values(at.stage);
   }
@@ -283,8 +287,8 @@ class Consumer : public BlockMemory<Shape> {
   int index_;
   GroupRows<Shape> rows_;
   BlockTiles<Shape> tiles_;
-  Place place_;  // of the keys, and of the values one step later
-  RingPlace<Shape::kQBuffers> q_;
+  State kv_;  // of the keys, and of the values one step later
+  PipelineState<Shape::kQBuffers> q_;
 };
 
 template <class Shape>

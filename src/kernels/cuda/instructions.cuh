@@ -153,12 +153,12 @@ __device__ __forceinline__ void store_pair(float* at, float x, float y, bool ali
 // The lower half of the matrix descriptor of a tile of 128-byte swizzled rows that starts at byte
 // `at` of shared memory; adding bytes / 16 moves it. `leading`: bytes between slabs of 64 columns,
 // where the operand is wider than one and its columns lie along the rows (V); ignored otherwise.
-__device__ __forceinline__ uint32_t matrix_place(uint32_t at, uint32_t leading) {
+__device__ __forceinline__ uint32_t descriptor_address(uint32_t at, uint32_t leading) {
   return (at >> 4) | (leading >> 4) << 16;
 }
-__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t place) {
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address) {
   constexpr uint64_t kEightRows = 8 * 128, kSwizzle128 = 1;
-  return kSwizzle128 << 62 | (kEightRows >> 4) << 32 | place;
+  return kSwizzle128 << 62 | (kEightRows >> 4) << 32 | address;
 }
 
 // Operand lists of wgmma: accumulators of 8 columns each.
