@@ -241,6 +241,39 @@ void set_band(SimulatedPoint& out, const SimulatePoint& options, SimulateOptions
     set_share_of_peak(out.record, {out.record.work.flops_per_s}, {peak->second.value * p.ranks});
 }
 
+// Fills all of `out` but what make_record() does. Throws UsageError beyond options.most_cpu_s.
+void simulate_programs(SimulatedPoint& out, const ProgramSet& programs, const Topology& links,
+                       const SimulatePoint& options, bool timeline) {
+  const PointParams& p = out.record.params;
+  const bool small =
+      p.program_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
+  SimulateOptions how{.alpha = options.alpha.value_or(AlphaSet::kNcclLl),
+                      .collapse = options.collapse && !timeline && !small,
+                      .straggler = options.what_if.straggler,
+                      .timeline = timeline || small,
+                      .most_cpu_s = options.most_cpu_s};
+  const auto simulated = [&](const SimulateOptions& by) {
+    SimulatedRun run = simulate(programs, links, options.cluster, by);
+    out.simulation_s += run.cpu_s;
+    out.messages += run.messages;
+    out.shared_messages += run.shared_messages;
+    return run;
+  };
+  out.run = simulated(how);
+  set_account(out.record, programs);
+  how.timeline = false;
+  set_band(out, options, how, simulated);
+  how.without_compute = true;
+  const bool alone = options.communication_alone && p.program_ranks() > 1;
+  const double alone_s = alone ? simulated(how).makespan_s : kNotMeasured;
+  set_simulated_phases(out.record, out.run, options.cluster.execution, alone_s);
+  set_simulated_timeline(out.record, out.run);
+  for (size_t r = 0; r < out.run.ranks.size() && p.program_ranks() <= kRanksInRecord; ++r)
+    out.record.per_rank.push_back({.rank = int(r), .median_s = out.run.ranks[r].finish_s});
+  set_metrics(out, options, programs);
+  set_depth(out.record, p, {.max_steps = kDepthSteps});
+}
+
 }  // namespace
 
 std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options) {
@@ -274,45 +307,21 @@ std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options
 SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, bool timeline) {
   Point point = given;
   const PointParams& p = point.params;
-  ProgramSet programs;
-  std::optional<Topology> links;
-  int64_t memory_bytes = 0;
+  SimulatedPoint out;
   or_skipped(point, [&] {
-    if (point.status == PointStatus::kOk) memory_bytes = check_memory(point, options);
+    const int64_t memory_bytes =
+        point.status == PointStatus::kOk ? check_memory(point, options) : 0;
+    out.record = make_record(point, Source::kSimulated);
+    if (point.status == PointStatus::kSkippedMemory) set_memory(out.record, memory_bytes);
     if (point.status != PointStatus::kOk) return;
-    links.emplace(options.cluster, p.program_ranks());
-    programs = compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
-                       plan_of(p, options.cluster), options.max_program_bytes);
+    const Topology links(options.cluster, p.program_ranks());
+    const ProgramSet programs =
+        compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
+                plan_of(p, options.cluster), options.max_program_bytes);
+    simulate_programs(out, programs, links, options, timeline);
   });
-  SimulatedPoint out{.record = make_record(point, Source::kSimulated)};
-  if (point.status == PointStatus::kSkippedMemory) set_memory(out.record, memory_bytes);
-  if (point.status != PointStatus::kOk) return out;
-  const bool small =
-      p.program_ranks() <= kTimelineRanks && programs.classes[0].num_ops() <= kTimelineOps;
-  SimulateOptions how{.alpha = options.alpha.value_or(AlphaSet::kNcclLl),
-                      .collapse = options.collapse && !timeline && !small,
-                      .straggler = options.what_if.straggler,
-                      .timeline = timeline || small};
-  const auto simulated = [&](const SimulateOptions& by) {
-    SimulatedRun run = simulate(programs, *links, options.cluster, by);
-    out.simulation_s += run.cpu_s;
-    out.messages += run.messages;
-    out.shared_messages += run.shared_messages;
-    return run;
-  };
-  out.run = simulated(how);
-  set_account(out.record, programs);
-  how.timeline = false;
-  set_band(out, options, how, simulated);
-  how.without_compute = true;
-  const bool alone = options.communication_alone && p.program_ranks() > 1;
-  const double alone_s = alone ? simulated(how).makespan_s : kNotMeasured;
-  set_simulated_phases(out.record, out.run, options.cluster.execution, alone_s);
-  set_simulated_timeline(out.record, out.run);
-  for (size_t r = 0; r < out.run.ranks.size() && p.program_ranks() <= kRanksInRecord; ++r)
-    out.record.per_rank.push_back({.rank = int(r), .median_s = out.run.ranks[r].finish_s});
-  set_metrics(out, options, programs);
-  set_depth(out.record, p, {.max_steps = kDepthSteps});
+  if (point.status == PointStatus::kSkippedUnsupported)
+    out.record = make_record(point, Source::kSimulated);
   return out;
 }
 

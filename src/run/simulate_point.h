@@ -1,5 +1,6 @@
 // The record of one point on a modelled cluster.
 #pragma once
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,7 @@ struct SimulatePoint {
   bool collapse = true;
   bool communication_alone = true;  // simulate that too, for the phases
   int64_t max_program_bytes = int64_t{4} << 30;
+  double most_cpu_s = std::numeric_limits<double>::infinity();  // of one run; else it is skipped
 };
 
 struct SimulatedPoint {

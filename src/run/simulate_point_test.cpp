@@ -210,6 +210,17 @@ TEST(SimulatePoint, AProgramThatIsRefusedIsAPointThatIsSkipped) {
   EXPECT_EQ(points.at(1).status, PointStatus::kOk);
 }
 
+TEST(SimulatePoint, ARunThatTakesTooLongIsAPointThatIsSkipped) {
+  SimulatePoint how = on_h100();
+  how.collapse = false, how.most_cpu_s = 0;
+  Point point = cluster_point("ulysses", 64);
+  point.params.problem.num_heads = point.params.problem.num_kv_heads = 64;
+  const PointRecord r = simulate_point(on_cluster({point}, how).at(0), how).record;
+  EXPECT_EQ(r.status, PointStatus::kSkippedUnsupported);
+  EXPECT_THAT(r.reason, testing::HasSubstr("takes more than 0 s to simulate: 64 ranks"));
+  EXPECT_EQ(r.params.algorithm, "ulysses");
+}
+
 TEST(SimulatePoint, MoreLinksThanMemoryHoldsAreAPointThatIsSkipped) {
   const auto [how, point] = on_very_many("dilated", 1 << 23);
   const PointRecord r = simulate_point(on_cluster({point}, how).at(0), how).record;

@@ -49,7 +49,8 @@ class Engine {
     drain(0);
     EventQueue& events = network_.events();
     network_.settle(0);
-    while (!events.empty()) {
+    constexpr int64_t kRoundsOfALook = 256;
+    for (int64_t rounds = 0; !events.empty();) {
       const double now = events.next_time();
       // One round of sharing for all that happens together.
       while (!events.empty() && is_same_time(events.next_time(), now)) {
@@ -57,6 +58,9 @@ class Engine {
         drain(now);
       }
       network_.settle(now);
+      if (++rounds % kRoundsOfALook == 0 && thread_cpu_seconds() - begin > options_.most_cpu_s)
+        throw UsageError("takes more than ", options_.most_cpu_s, " s to simulate: ", ranks_,
+                         " ranks that do not do the same");
     }
     check_all_done();
     for (const Lane& lane : lanes_) {

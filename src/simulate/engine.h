@@ -15,6 +15,7 @@
 // Equal inputs give equal outputs, bit for bit: events of one time keep the order of their making.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "simulate/compact_program.h"
@@ -28,6 +29,8 @@ struct SimulateOptions {
   Straggler straggler{};         // ranks that compute slower
   bool without_compute = false;  // communication alone
   bool timeline = false;
+  double most_cpu_s =
+      std::numeric_limits<double>::infinity();  // a run that takes longer is refused
 };
 
 struct SimulatedRank {
@@ -62,7 +65,7 @@ int simulated_ranks(const ProgramSet& programs, const Topology& topology,
                     const SimulateOptions& options);
 
 // Throws Error on a deadlock (naming a rank and the op it waits in) and on messages whose two sides
-// differ in length.
+// differ in length; UsageError beyond most_cpu_s.
 SimulatedRun simulate(const ProgramSet& programs, const Topology& topology,
                       const ClusterSpec& cluster, const SimulateOptions& options = {});
 
