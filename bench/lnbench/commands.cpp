@@ -128,12 +128,13 @@ void add_cluster(CLI::App& command, Options& o, bool required) {
   command
       .add_option("--what-if", o.what_if,
                   concat("Change it: bandwidth=0.5, inter_bandwidth=2, latency=2 (factors), "
-                         "taper=2, gpus_per_node=4, nodes=1024, overlap=0.56, straggler=0.2 (rank "
+                         "taper=2, gpus_per_node=4, nodes=1024, overlap=0.56, host=4.5e-05, "
+                         "straggler=0.2 (rank "
                          "0 computes 20 % slower; 0.2@17: rank 17; 0.2x8: eight ranks), kernel=fa3 "
                          "(of the device's), merge=kernel|fused|eager, several with commas",
                          required ? ""
-                                  : "; repeatable, each makes points of its own (default: the "
-                                    "config's cluster.what_if)"))
+                                  : "; repeatable, each makes points of its own, '' those of the "
+                                    "cluster as it is (default: the config's cluster.what_if)"))
       ->allow_extra_args(false);
   command
       .add_option("--alpha", o.alpha,

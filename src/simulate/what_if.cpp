@@ -71,12 +71,13 @@ void set(WhatIf& w, const std::string& part, const std::string& name, const std:
     if (name == known) w.*replacement = value;
 }
 
+// Blocks of the device move a channel's bytes and those of LL, whatever the wire: a slower one
+// leaves them as they are. For a faster one NCCL has more channels; here they are faster.
 void scale(LinkSpec& link, double bandwidth, double latency) {
   link.bandwidth_bytes_per_s.value *= bandwidth;
   link.shared_bytes_per_s.value *= bandwidth;
   link.call_s.value *= latency;
-  link.channel_bytes_per_s.value *= bandwidth;
-  link.ll_bytes_per_s.value *= bandwidth;
+  link.channel_bytes_per_s.value *= std::max(1.0, bandwidth);
   for (double& a : link.alpha_s.seconds) a *= latency;
 }
 
@@ -183,9 +184,11 @@ ClusterSpec apply(const ClusterSpec& cluster, const WhatIf& w) {
   if (!w.kernel.empty()) {
     std::vector<std::string> known;
     for (const KernelRow& row : c.device.attend)
-      if (!row.kernel.empty()) known.push_back(row.kernel);
+      if (!row.kernel.empty() && std::ranges::count(known, row.kernel) == 0)
+        known.push_back(row.kernel);
     if (std::ranges::find(known, w.kernel) == known.end())
-      throw UsageError("what if kernel: ", c.name, ": ", name_hint(w.kernel, known));
+      throw UsageError("what if kernel=", w.kernel, ": ", c.name,
+                       " has no rows of it; known: ", join(known, ", "));
     c.device.kernel = w.kernel;
   }
   if (w.merge) c.merge = *w.merge;
