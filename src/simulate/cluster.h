@@ -63,7 +63,7 @@ struct KernelRow {
   bool backward = false;
   double flops_per_s = 0;  // 4 head_dim per (query, key) pair, 10 backward
   double all_rows = 0;     // x heads x batch, whose last wave counts; 0: measured in whole waves
-  bool estimate = false;   // of another device: what rests on it is a guess
+  bool estimate = false;   // of another device or pass: what rests on it is a guess
   std::string source{};
   bool prices(const std::string& name, DType type, bool of_backward) const {
     return kernel == name && dtype == type && backward == of_backward;
