@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Checks sources with tools of fixed versions (scripts/lint_requirements.txt) and fails on any finding:
 #   scripts/lint.sh [format|ruff|shellcheck|hadolint|tidy ...]     (default: all five)
-# format: C++ and CUDA files are as clang-format leaves them, and comments, which it does not break, have 100 columns at
-# most. ruff: Python. shellcheck: shell scripts. hadolint: the Dockerfile.
+# format: C++ and CUDA files are as clang-format leaves them. Comments, which it leaves alone, have 100 columns at most.
+# A comment says what the thing is: none begins with "Of", "What", "Who" or "Whose".
+# ruff: Python. shellcheck: shell scripts. hadolint: the Dockerfile.
 # tidy: clang-tidy over the product's C++ and its headers, not over tests, test machinery and .cu files.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -15,7 +16,8 @@ done
 
 lint_format() {
   git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 100 "$tools/clang-format" --dry-run --Werror &&
-    ! LC_ALL=C.UTF-8 git grep -nE -e '.{101}' --and -e '^ *//' -- '*.h' '*.cpp' '*.cu' '*.cuh'
+    ! LC_ALL=C.UTF-8 git grep -nE -e '.{101}' --and -e '^ *//' -- '*.h' '*.cpp' '*.cu' '*.cuh' &&
+    ! git grep -nE '// (Of|What|Who|Whose) ' -- src bench
 }
 
 lint_ruff() { "$tools/ruff" check --quiet .; }
