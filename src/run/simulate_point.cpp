@@ -46,7 +46,7 @@ std::string why_no_straggler(const Straggler& s, const PointParams& p) {
 
 // Skips `point` when `work` on it is refused, as a program of too many ops or links.
 template <class Work>
-void or_skipped(Point& point, Work work) {
+void skip_if_refused(Point& point, Work work) {
   try {
     work();
   } catch (const UsageError& e) {
@@ -55,7 +55,7 @@ void or_skipped(Point& point, Work work) {
 }
 
 // Skips `point` when the cluster cannot run it.
-void check_support(Point& point, const SimulatePoint& options) {
+void skip_unsupported(Point& point, const SimulatePoint& options) {
   const ClusterSpec& cluster = options.cluster;
   const PointParams& p = point.params;
   std::string why = why_no_program(p);
@@ -94,7 +94,7 @@ bool fits(const PointParams& p, const ClusterSpec& cluster, int64_t limit) {
 }
 
 // Skips `point` when its slots do not fit the device. Returns their bytes.
-int64_t check_memory(Point& point, const SimulatePoint& options) {
+int64_t skip_too_large(Point& point, const SimulatePoint& options) {
   const int64_t limit =
       int64_t(options.cluster.device.memory_bytes.value * options.memory_fraction);
   const int64_t needed = slots_of(point.params, options.cluster);
@@ -289,7 +289,8 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
     point.params.threads = std::max(1, point.params.threads);
     point.id = point_id(point.params);
     if (!seen.insert(point.id).second) continue;  // kernels differed
-    if (point.status == PointStatus::kOk) or_skipped(point, [&] { check_support(point, options); });
+    if (point.status == PointStatus::kOk)
+      skip_if_refused(point, [&] { skip_unsupported(point, options); });
     out.push_back(std::move(point));
   }
   return out;
@@ -308,9 +309,9 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
   Point point = given;
   const PointParams& p = point.params;
   SimulatedPoint out;
-  or_skipped(point, [&] {
+  skip_if_refused(point, [&] {
     const int64_t memory_bytes =
-        point.status == PointStatus::kOk ? check_memory(point, options) : 0;
+        point.status == PointStatus::kOk ? skip_too_large(point, options) : 0;
     out.record = make_record(point, Source::kSimulated);
     if (point.status == PointStatus::kSkippedMemory) set_memory(out.record, memory_bytes);
     if (point.status != PointStatus::kOk) return;
