@@ -23,7 +23,7 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank, Pass pa
   ProgramBuilder build(sharded, rank, pass);
   GradientSum sum(build);
   if (world == 1) {
-    const Attend attend = build.attend(build.kv(), build.output());
+    const Attend attend = build.attend_of(build.kv(), build.output());
     backward ? sum.add(attend, sum.own_keys()) : build.add(attend);
     return build.take();
   }
@@ -59,7 +59,7 @@ RankProgram all_gather_program(const ShardedProblem& sharded, Rank rank, Pass pa
     OpId& free = freed[size_t(slice % 2)];
     free = ready;  // a rank without queries still waits for its gather
     const bool empty = sharded.layout.shard(rank).empty();
-    const Attend attend = build.attend(keys, build.output());
+    const Attend attend = build.attend_of(keys, build.output());
     if (!backward) {
       if (!empty) free = build.add(attend, {ready});
       continue;

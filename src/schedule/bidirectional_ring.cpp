@@ -65,7 +65,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank, Pass
   if (pass == Pass::kForward) {
     Accumulator output(build, build.output(), world > 1);
     const auto attend_own = [&] {
-      if (!empty) output.add(build.attend(build.kv()), {});
+      if (!empty) output.add(build.attend_of(build.kv()), {});
     };
     run_streams(build, streams, attend_own, std::array{&output, &output});
     return build.take();
@@ -77,7 +77,7 @@ RankProgram bidirectional_program(const ShardedProblem& sharded, Rank rank, Pass
   };
   std::array gradients{gradients_of(streams[0].ring), gradients_of(streams[1].ring)};
   const auto attend_own = [&] {  // all heads at once, in place
-    if (!empty) sum.add(build.attend(build.kv()), sum.own_keys());
+    if (!empty) sum.add(build.attend_of(build.kv()), sum.own_keys());
     for (GradientRing& of_half : gradients) {
       of_half.begin(sum.own_keys());
       of_half.finish();

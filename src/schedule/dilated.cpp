@@ -88,7 +88,7 @@ class DilatedProgram {
     const std::vector<Part> parts = gathered_parts();
     const auto [first, last] = local_halves(parts);
     GradientSum sum(build_);
-    if (by_branch() && !shard_.empty())
+    if (needs_branch_statistics() && !shard_.empty())
       for (const Part& part : parts) scratch_for(part);  // halves need no more
     for (const Part& part : first) add_gradients(sum, part, sum.own_keys());
     std::vector<std::pair<SlotView, OpId>> reduced;
@@ -204,16 +204,17 @@ class DilatedProgram {
   Attend attend_of(const Part& part, const SlotView& into) const {
     return {part.branch, part.queries, sharded_.all_heads(), build_.q(), part.kv, into};
   }
-  OpId attend(const Part& part, const SlotView& into, OpId freed) {
-    return build_.add(attend_of(part, into), {part.ready, freed});
+  OpId attend(const Part& part, const SlotView& into, OpId after) {
+    return build_.add(attend_of(part, into), {part.ready, after});
   }
 
-  bool by_branch() const { return sharded_.pattern.mix != MixRule::kLse; }
+  bool needs_branch_statistics() const { return sharded_.pattern.mix != MixRule::kLse; }
   void add_gradients(GradientSum& sum, const Part& part, Gradients& into) {
-    if (by_branch()) {
+    if (needs_branch_statistics()) {
       const SlotView alone = scratch_for(part);
       const SlotView lse = mixes_by_lse(sharded_.pattern.mix) ? build_.output() : alone;
-      freed_ = sum.use_statistics_of(alone, lse, attend(part, alone, freed_));
+      scratch_free_after_ =
+          sum.use_statistics_of(alone, lse, attend(part, alone, scratch_free_after_));
     }
     sum.add(attend_of(part, {}), into, part.ready);
   }
@@ -229,9 +230,9 @@ class DilatedProgram {
   void attend_and_merge(const Part& part) {
     const SlotView into = scratch_for(part);
     std::vector<OpId> after = output_;
-    after.push_back(attend(part, into, freed_));
-    freed_ = build_.add(Merge{into, build_.output()}, std::move(after));
-    output_ = {freed_};
+    after.push_back(attend(part, into, scratch_free_after_));
+    scratch_free_after_ = build_.add(Merge{into, build_.output()}, std::move(after));
+    output_ = {scratch_free_after_};
   }
 
   const ShardedProblem& sharded_;
@@ -241,7 +242,7 @@ class DilatedProgram {
   ProgramBuilder build_;
   std::vector<OpId> output_;  // ops that the next merge into the output must wait for
   int scratch_ = -1;
-  OpId freed_ = -1;  // op after which the scratch may be written again
+  OpId scratch_free_after_ = -1;  // op after which the scratch may be written again
 };
 
 }  // namespace

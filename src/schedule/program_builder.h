@@ -92,7 +92,7 @@ class ProgramBuilder {
   }
 
   // Exact attention of all own queries, of the heads of the keys.
-  Attend attend(const SlotView& keys, const SlotView& into = {}) const {
+  Attend attend_of(const SlotView& keys, const SlotView& into = {}) const {
     return {0, sharded_.all_tokens(), keys.rows.heads, q(), keys, into};
   }
 

@@ -25,12 +25,12 @@ class QueryGatherProgram {
 
   RankProgram make() {
     if (everyone_.count == 1) {
-      build_.add(build_.attend(build_.kv(), build_.output()));
+      build_.add(build_.attend_of(build_.kv(), build_.output()));
       return build_.take();
     }
     const auto [queries, gathered] = gather(build_.q(), TensorKind::kQuery);
     const SlotView partials = add(TensorKind::kPartial, SlotTag::kPartial);
-    Attend attend = build_.attend(build_.kv(), partials);
+    Attend attend = build_.attend_of(build_.kv(), partials);
     attend.q = queries;
     reduce(partials, build_.add(attend, {gathered}), build_.output());
     return build_.take();
@@ -39,7 +39,7 @@ class QueryGatherProgram {
   RankProgram make_backward() {
     if (everyone_.count == 1) {
       GradientSum sum(build_);
-      sum.add(build_.attend(build_.kv()), sum.own_keys());
+      sum.add(build_.attend_of(build_.kv()), sum.own_keys());
       return build_.take();
     }
     const BackwardSlots own = build_.backward_rows();
@@ -51,7 +51,7 @@ class QueryGatherProgram {
     const OpId known = build_.add(AllGather{everyone_, statistics}, {delta});
     const SlotView sums = add(TensorKind::kGradQuery, SlotTag::kPartial);
     const OpId zero = build_.add(Reset{sums}), keys_zero = build_.add(Reset{own.grad_kv});
-    const Attend attend = build_.attend(build_.kv());
+    const Attend attend = build_.attend_of(build_.kv());
     const OpId attended =
         build_.add(AttendBackward{attend.branch, attend.queries, attend.heads, queries, attend.kv,
                                   grad_out, statistics, sums, own.grad_kv},

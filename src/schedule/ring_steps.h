@@ -146,7 +146,7 @@ class GradientRing : public SumRing {
   OpId add_shard(const ShardVisit& visit) {
     Gradients& part = start(visit.shard.rows);
     const bool sees = sum_.sees(visit.shard.rows.owners);
-    const OpId read = sees ? sum_.add(build_.attend(visit.shard), part, visit.ready) : -1;
+    const OpId read = sees ? sum_.add(build_.attend_of(visit.shard), part, visit.ready) : -1;
     finish();
     return read;
   }
@@ -182,7 +182,7 @@ class Accumulator {
   // it.
   OpId add_shard(const ShardVisit& visit) {
     if (!build_.sees(visit.shard.rows.owners)) return -1;
-    return add(build_.attend(visit.shard), {visit.ready});
+    return add(build_.attend_of(visit.shard), {visit.ready});
   }
   OpId result() const { return result_; }  // the op that completes the partial; -1: nothing added
 

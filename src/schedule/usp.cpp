@@ -64,7 +64,7 @@ class UspProgram {
     ShardBuffer own{kv.slot};
     run_ring(build_, ring_, {kv, kv_ready, &own}, [&](const ShardVisit& visit) -> OpId {
       if (!build_.sees(group(position_), visit.shard.rows.owners)) return -1;
-      Attend attend = build_.attend(visit.shard);
+      Attend attend = build_.attend_of(visit.shard);
       attend.q = q;
       return output.add(attend, {q_ready, visit.ready});
     });
