@@ -64,8 +64,7 @@ void run_program_case(const ProgramCase& c, Outcome& out) {
   try {
     run_on_threads(c.ranks, [&](Communicator& comm) {
       use_device(device_of_rank(comm));
-      const auto kernel =
-          c.kernel == "cuda_sm90a" ? make_sm90a_kernel() : make_device_kernel(c.kernel);
+      const auto kernel = make_device_kernel(c.kernel);
       const auto transport = make_device_transport(c.transport, comm);
       MemoryLedger ledger;
       DeviceExecutor executor(schedule, comm.rank(), *kernel, transport.get(), {}, ledger);

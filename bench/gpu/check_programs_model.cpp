@@ -114,8 +114,7 @@ void run_step(const Step& step, const std::string& kernel_name, Outcome& out) {
   try {
     run_on_threads(step.ranks, [&](Communicator& comm) {
       use_device(device_of_rank(comm));
-      const auto kernel =
-          kernel_name == "cuda_sm90a" ? make_sm90a_kernel() : make_device_kernel(kernel_name);
+      const auto kernel = make_device_kernel(kernel_name);
       const auto transport = make_device_transport("cuda_ipc", comm);
       MemoryLedger ledger;
       DeviceExecutor executor(schedule, comm.rank(), *kernel, transport.get(), {}, ledger);
