@@ -50,6 +50,16 @@ DeviceTransportKind choose(std::string_view name, const World& world) {
   return world.one_host ? kCudaIpc : kMpiHost;
 }
 
+void require_nccl(DeviceTransportKind kind, const World& world) {
+  if (!world.no_nccl.empty())
+    throw UsageError("transport ", to_string(kind), ": ", world.no_nccl,
+                     "\n  hint: use cuda_ipc or mpi_host");
+  if (!world.own_devices)
+    throw UsageError("transport ", to_string(kind), ": ", world.ranks,
+                     " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "
+                     "rank per GPU, or use cuda_ipc (one machine) or mpi_host");
+}
+
 }  // namespace
 
 DeviceTransport::Post& DeviceTransport::next_post() {
@@ -125,21 +135,22 @@ std::string resolve_device_transport(std::string_view name, Communicator& host) 
 std::unique_ptr<DeviceTransport> make_device_transport(std::string_view name, Communicator& host) {
   const World world = describe(host);
   const DeviceTransportKind kind = choose(name, world);
-  if (kind == DeviceTransportKind::kMpiHost) return make_staged_transport(host);
-  if (kind == DeviceTransportKind::kCudaIpc) {
-    if (!world.one_host)
-      throw UsageError(
-          "transport cuda_ipc: the ranks are on several machines\n  hint: use nccl or mpi_host");
-    return make_ipc_transport(host);
+  switch (kind) {
+    case DeviceTransportKind::kMpiHost:
+      return make_staged_transport(host);
+    case DeviceTransportKind::kCudaIpc:
+      if (!world.one_host)
+        throw UsageError(
+            "transport cuda_ipc: the ranks are on several machines\n  hint: use nccl or mpi_host");
+      return make_ipc_transport(host);
+    case DeviceTransportKind::kNccl:
+    case DeviceTransportKind::kNcclRegistered:
+      require_nccl(kind, world);
+      return make_nccl_transport(kind, host);
+    case DeviceTransportKind::kAuto:
+      break;
   }
-  if (!world.no_nccl.empty())
-    throw UsageError("transport ", to_string(kind), ": ", world.no_nccl,
-                     "\n  hint: use cuda_ipc or mpi_host");
-  if (!world.own_devices)
-    throw UsageError("transport ", to_string(kind), ": ", host.size(),
-                     " ranks, but some share a GPU, which NCCL refuses\n  hint: start one "
-                     "rank per GPU, or use cuda_ipc (one machine) or mpi_host");
-  return make_nccl_transport(kind, host);
+  throw Error("choose() returned the GPU transport ", to_string(kind));
 }
 
 }  // namespace longnet
