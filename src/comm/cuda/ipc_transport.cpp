@@ -56,20 +56,20 @@ class IpcTransport final : public DeviceTransport {
   void open(std::span<const std::span<std::byte>> buffers) override {
     own_.assign(buffers.begin(), buffers.end());
     const auto processes = host().all_texts(concat(host_name(), ":", getpid()));
-    const bool alone = std::ranges::count(processes, processes.front()) == host().size();
-    if (alone)
+    const bool in_one_process = std::ranges::count(processes, processes.front()) == host().size();
+    if (in_one_process)
       for (const std::string& text : host().all_texts(std::to_string(current_device())))
         if (const int other = std::stoi(text); other != current_device()) reach_device(other);
-    const auto kind = alone ? Event::Kind::kOrder : Event::Kind::kShared;
+    const auto kind = in_one_process ? Event::Kind::kOrder : Event::Kind::kShared;
     for (int i = 0; i < kEvents; ++i) events_.emplace_back(kind);
     if (host().size() == 1) return;
     peers_.resize(size_t(host().size()));
     const IpcTransport* const self = this;
     const std::string address(reinterpret_cast<const char*>(&self), sizeof self);
-    const auto tables = host().all_texts(alone ? address : handles());
+    const auto tables = host().all_texts(in_one_process ? address : handles());
     for (size_t r = 0; r < tables.size(); ++r) {
       if (int(r) == host().rank()) continue;
-      if (alone)
+      if (in_one_process)
         share(tables[r], peers_[r]);
       else
         open_handles(tables[r], peers_[r]);
