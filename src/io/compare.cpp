@@ -74,9 +74,10 @@ ComparedPoint compare_point(const PointRecord& base, const PointRecord* now,
     p.note = disturbed;
     return p;
   }
-  const std::vector<double>&then = base.timing.samples_s, &samples = now->timing.samples_s;
-  p.smallest_p = smallest_p_value(then.size(), samples.size());
-  if (p.smallest_p < 1) p.p_value = mann_whitney(then, samples);
+  const std::vector<double>& base_samples = base.timing.samples_s;
+  const std::vector<double>& new_samples = now->timing.samples_s;
+  p.smallest_p = smallest_p_value(base_samples.size(), new_samples.size());
+  if (p.smallest_p < 1) p.p_value = mann_whitney(base_samples, new_samples);
   return p;
 }
 

@@ -77,7 +77,7 @@ class ClusterWriter {
                          "algorithm is one exchange"};
     c.execution = ExecutionKind::kInOrder;
     c.execution_source = "this suite's CPU executor: one thread walks the program";
-    describe_overlap(c);
+    set_overlap(c);
     return c;
   }
 
@@ -189,7 +189,7 @@ class ClusterWriter {
     return s;
   }
 
-  void describe_overlap(ClusterSpec& c) const {
+  void set_overlap(ClusterSpec& c) const {
     const OverlapMeasurement& o = m_.overlap;
     c.overlap_efficiency = {1, "one rank: no messages"};
     c.async_progress_source = "one rank: no messages";
