@@ -15,13 +15,14 @@
 namespace longnet {
 
 inline constexpr int64_t kPanelDepth = 256, kDepthParts = 2;
+inline constexpr int64_t kMostTileRows = 6, kMostTileColumns = 64;  // on any target
 
 // Layout of a block's scratch memory. [..] are sizes in floats, row-major.
 struct GemmWorkspace {
   float* b;        // [kPanelDepth][kGemmColumns], in groups of a tile's columns
   float* a;        // [kGemmRowStep][kPanelDepth], or the other way if A is transposed
   float* c;        // [kGemmRows][kGemmColumns], sums that are to be rounded to bf16
-  float* tile;     // [6][64], of columns that are no whole vector
+  float* tile;     // [kMostTileRows][kMostTileColumns], of columns that are no whole vector
   int64_t floats;  // size of the whole
 
   explicit GemmWorkspace(std::byte* base) {
@@ -29,7 +30,7 @@ struct GemmWorkspace {
     b = scratch.take(kPanelDepth * kGemmColumns);
     a = scratch.take(kPanelDepth * kGemmRowStep);
     c = scratch.take(kGemmRows * kGemmColumns);
-    tile = scratch.take(6 * 64);
+    tile = scratch.take(kMostTileRows * kMostTileColumns);
     floats = scratch.floats;
   }
 };
@@ -40,6 +41,8 @@ struct GemmWorkspace {
 HWY_BEFORE_NAMESPACE();
 namespace longnet {
 namespace HWY_NAMESPACE {
+
+static_assert(kTileHeight <= kMostTileRows && kTileWidth <= kMostTileColumns);
 
 template <class Storage>
 HWY_INLINE const Storage* element(const Matrix& x, int64_t row, int64_t column) {
