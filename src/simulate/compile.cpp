@@ -95,9 +95,7 @@ class Compiler {
         [&](const ReduceScatter& o) {
           put_collective(o.group, bytes_of(o.what), plan_.reduce_scatter_formula);
         },
-        [&](const Attend& o) {
-          put(OpKind::kAttend, o.branch, beside_messages(attend_s(o, false, out), op, out));
-        },
+        [&](const Attend& o) { put(OpKind::kAttend, o.branch, attend_s(o, {}, op, out)); },
         [&](const Merge& o) {
           const int64_t bytes = bytes_of(o.from);
           if (holds_sum(program.slots[size_t(o.from.slot)].kind))
@@ -112,8 +110,8 @@ class Compiler {
           put(OpKind::kDelta, -1, cost_.delta_s(bytes_of(o.output) + grad_out));
         },
         [&](const AttendBackward& o) {
-          const double alone = attend_s(o.attend(), true, out, adding_[o.into_q.slot] > 1);
-          put(OpKind::kAttendBackward, o.branch, beside_messages(alone, op, out));
+          const AttendPass pass{.backward = true, .adds = adding_[o.into_q.slot] > 1};
+          put(OpKind::kAttendBackward, o.branch, attend_s(o.attend(), pass, op, out));
         },
         [&](const Gemm& o) {
           out.gemm_flops += gemm_flops(o);
@@ -131,11 +129,11 @@ class Compiler {
         });
   }
 
-  double attend_s(const Attend& op, bool backward, ProgramTotals& out, bool adds = false) const {
-    const CostModel::AttendCost c = cost_.attend(op, backward, adds);
-    out.pairs += (backward ? 2.5 : 1) * c.pairs;
+  double attend_s(const Attend& attend, const AttendPass& pass, const Op& op, LooseProgram& out) {
+    const CostModel::AttendCost c = cost_.attend(attend, pass);
+    out.pairs += (pass.backward ? 2.5 : 1) * c.pairs;
     out.beyond_table |= c.beyond_table;
-    return c.seconds;
+    return beside_messages(c.seconds, op, out);
   }
 
   // ---- messages that hold a share of the device while they move (LinkSpec::device_share) ----

@@ -164,13 +164,14 @@ Price CostModel::split_price(const Prices& prices, const AttendCounts& c, double
   const double waves = wave_factor(rows, d, prices.backward), uncut = unmasked.read(most, d);
   const bool knows_uncut = prices.has_unmasked && prices.known[0].covers(most, d);
   if (!c.masked) return {waves * uncut, !knows_uncut};
-  const double seen = c.pairs / rows, half = std::max(0.5, seen / most);
-  const double others = std::min(most, 2 * seen);
-  const double triangle = masked.read(others, d);
+  const double seen = c.pairs / rows, seen_share = std::max(0.5, seen / most);
+  const double triangle_keys = std::min(most, 2 * seen);
+  const double triangle = masked.read(triangle_keys, d);
   const bool is_slower = prices.backward && prices.has_unmasked && uncut > triangle;
-  const bool takes_uncut = is_slower || half > 0.51;  // a triangle's half has the diagonal besides
-  return {waves * interpolate(half, 0.5, is_slower ? uncut : triangle, 1, uncut),
-          !prices.known[1].covers(others, d) || (takes_uncut && !knows_uncut)};
+  // A triangle's half has the diagonal besides.
+  const bool takes_uncut = is_slower || seen_share > 0.51;
+  return {waves * interpolate(seen_share, 0.5, is_slower ? uncut : triangle, 1, uncut),
+          !prices.known[1].covers(triangle_keys, d) || (takes_uncut && !knows_uncut)};
 }
 
 Price CostModel::pair_price(const Prices& prices, const Attend& op, const AttendCounts& c) const {
@@ -201,10 +202,10 @@ double CostModel::memory_bytes(const Attend& op, const AttendCounts& c, bool bac
   return c.queries * (row + 4.0 * (d + 1)) + kv_bytes;
 }
 
-CostModel::AttendCost CostModel::attend(const Attend& op, bool backward, bool adds) const {
+CostModel::AttendCost CostModel::attend(const Attend& op, const AttendPass& pass) const {
   const AttentionProblem& p = sharded_.problem;
   const DeviceSpec& device = cluster_.device;
-  const Prices& prices = prices_[backward];
+  const Prices& prices = prices_[pass.backward];
   if (prices.tables[p.causal].empty()) throw UsageError(why_no_speed(cluster_, p, Pass::kBackward));
   const auto& any = prices.models[p.causal];
   AttendCounts c = count_attend(sharded_, op, any ? any->block_rows : kOneBlock);
@@ -221,9 +222,10 @@ CostModel::AttendCost CostModel::attend(const Attend& op, bool backward, bool ad
   }
   const Price pair = pair_price(prices, op, c);
   const double compute = c.pairs * pair.seconds;
-  const double memory = memory_bytes(op, c, backward) / device.memory_bandwidth_bytes_per_s.value;
+  const double memory =
+      memory_bytes(op, c, pass.backward) / device.memory_bandwidth_bytes_per_s.value;
   double seconds = std::max(compute, memory) + launch;
-  if (adds && cluster_.merge != MergeKind::kFused)
+  if (pass.adds && cluster_.merge != MergeKind::kFused)
     seconds += launch + c.queries * double(p.head_dim * (dtype_bytes(p.dtype) + 8)) /
                             device.memory_bandwidth_bytes_per_s.value;
   return {{seconds, pair.beyond_table}, c.pairs};

@@ -58,6 +58,15 @@ struct Price {
   bool beyond_table = false;
 };
 
+// How an attend runs. `adds`: the dQ of a backward pass is added to that of other attends. Kernels
+// of libraries write dQ in the storage type; where nothing is fused, a kernel adds it to the sum in
+// fp32 (dq += dq_buffer, ring-flash-attention, ring_flash_attn.py): read, and the sum read and
+// written.
+struct AttendPass {
+  bool backward = false;
+  bool adds = false;
+};
+
 class CostModel {
  public:
   CostModel(const ClusterSpec& cluster, const ShardedProblem& sharded);
@@ -68,11 +77,8 @@ class CostModel {
   struct AttendCost : Price {
     double pairs = 0;
   };
-  // `backward`: the backward pass of `op`. Throws UsageError where the device has no speed for it.
-  // `adds`: of which dQ is added to that of other attends. Kernels of libraries write dQ in the
-  // storage type; where nothing is fused, a kernel adds it to the sum in fp32 (dq += dq_buffer,
-  // ring-flash-attention, ring_flash_attn.py): read, and the sum read and written.
-  AttendCost attend(const Attend& op, bool backward = false, bool adds = false) const;
+  // Throws UsageError where the device has no speed for the pass.
+  AttendCost attend(const Attend& op, const AttendPass& pass = {}) const;
   double pack_s(int64_t bytes) const;
   double pack_bytes_s(int64_t bytes) const;  // for a further piece that a launched pack moves
   // Seconds to merge a partial of `bytes`; `slice`: into a part of the output.

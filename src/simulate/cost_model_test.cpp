@@ -107,7 +107,7 @@ TEST(CostModel, RowsOfTheOtherMaskAreAGuess) {
     const CostModel cost(c, s);
     std::vector<bool> out;
     for (const Attend& op : attends(ring_attention(s), 1))
-      out.push_back(cost.attend(op, backward).beyond_table);
+      out.push_back(cost.attend(op, {.backward = backward}).beyond_table);
     return out;
   };
   for (const bool backward : {false, true}) {

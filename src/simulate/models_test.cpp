@@ -285,7 +285,7 @@ TEST(CostModel, UnsupportedProblemsHaveAReason) {
   EXPECT_NE(why.find("backward pass of attention in bf16"), std::string::npos) << why;
   EXPECT_NE(why.find("--set sweep.pass=forward"), std::string::npos) << why;
   const ShardedProblem s = dense(8, 1, 64);
-  EXPECT_THROW(CostModel(no_backward, s).attend(whole(s), /*backward=*/true), UsageError);
+  EXPECT_THROW(CostModel(no_backward, s).attend(whole(s), {.backward = true}), UsageError);
   std::erase_if(c.device.attend, [](const KernelRow& r) { return !r.backward; });
   EXPECT_NE(CostModel::why_no_speed(c, problem), "");  // prices no forward
 }
@@ -298,18 +298,18 @@ TEST(CostModel, ABackwardPassHasRowsOfItsOwn) {
   const ShardedProblem s = dense(4096, 1, 64), masked = dense(4096, 1, 64, true);
   const double flops = 10.0 * 64 * 4096 * 4096 * 4;
   const CostModel cost(c, s);
-  EXPECT_DOUBLE_EQ(cost.attend(whole(s), true).seconds, 5e-6 + flops / 5e13);
+  EXPECT_DOUBLE_EQ(cost.attend(whole(s), {.backward = true}).seconds, 5e-6 + flops / 5e13);
   EXPECT_DOUBLE_EQ(cost.attend(whole(s)).seconds, 5e-6 + 0.4 * flops / 1e14);
-  EXPECT_EQ(cost.attend(whole(s), true).pairs, cost.attend(whole(s)).pairs);
+  EXPECT_EQ(cost.attend(whole(s), {.backward = true}).pairs, cost.attend(whole(s)).pairs);
   // A pair under a mask costs at least what it costs without one.
-  EXPECT_NEAR(CostModel(c, masked).attend(whole(masked), true).seconds,
+  EXPECT_NEAR(CostModel(c, masked).attend(whole(masked), {.backward = true}).seconds,
               5e-6 + flops * 4097 / 8192 / 5e13, 1e-15);
   // dK and dV of as many rows as K and V: read and written in fp32.
   const ShardedProblem small = dense(8, 1, 64);
   for (KernelRow& row : c.device.attend) row.flops_per_s = 1e18;
   const double rows = 8.0 * 4, queries = rows * (2 * 64 * 2 + 8 + 8 * 64);
   const double keys = rows * 2 * 64 * (2 + 8);
-  EXPECT_DOUBLE_EQ(CostModel(c, small).attend(whole(small), true).seconds,
+  EXPECT_DOUBLE_EQ(CostModel(c, small).attend(whole(small), {.backward = true}).seconds,
                    5e-6 + (queries + keys) / 1e12);
   EXPECT_DOUBLE_EQ(cost.sum_s(1000), 5e-6 + 3000 / 1e12);
   EXPECT_DOUBLE_EQ(cost.sum_s(7000, 7), 5e-6 + 9000 / 1e12);
@@ -325,9 +325,9 @@ TEST(CostModel, BackwardWavesCountWhatTheKernelSplits) {
   const ShardedProblem s = dense(4096, 2, 64);
   Attend op = whole(s);
   op.kv.rows.owners.count = 2;
-  const double rows = 4096.0 * 4, plain = CostModel(c, s).attend(op, true).seconds;
+  const double rows = 4096.0 * 4, plain = CostModel(c, s).attend(op, {.backward = true}).seconds;
   c.device.fill_rows = {rows, "test"};  // one wave of keys, half a wave of queries
-  const auto times = [&] { return CostModel(c, s).attend(op, true).seconds / plain; };
+  const auto times = [&] { return CostModel(c, s).attend(op, {.backward = true}).seconds / plain; };
   EXPECT_DOUBLE_EQ(times(), 2);
   c.device.backward_splits[c.device.kernel] = {KernelSplit::kQueries, "test"};
   EXPECT_DOUBLE_EQ(times(), 2);
@@ -353,7 +353,8 @@ TEST(CostModel, ABackwardPassIsPricedByTheRowsThatItsBlocksLoopOver) {
   op.kv.rows.owners.count = 2;
   const auto speed = [&](KernelSplit split) {
     c.device.backward_splits[c.device.kernel] = {split, "test"};
-    const double seconds = CostModel(c, s).attend(op, true).seconds - c.device.launch_s.value;
+    const double seconds =
+        CostModel(c, s).attend(op, {.backward = true}).seconds - c.device.launch_s.value;
     return 10.0 * 64 * 2048 * 4096 * 4 / seconds;
   };
   EXPECT_NEAR(speed(KernelSplit::kQueries), 2e14, 1e4);
