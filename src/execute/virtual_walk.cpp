@@ -14,7 +14,8 @@ namespace longnet {
 namespace {
 
 // Each tag's larger figure.
-void raise(std::map<std::string, int64_t>& most, const std::map<std::string, int64_t>& bytes) {
+void keep_larger(std::map<std::string, int64_t>& most,
+                 const std::map<std::string, int64_t>& bytes) {
   for (const auto& [tag, held] : bytes) most[tag] = std::max(most[tag], held);
 }
 
@@ -33,28 +34,31 @@ class VirtualWalk final : public UnitWalk {
     std::unique_ptr<BoundProgram> bound, forward;
   };
 
-  void execute(const Samples* samples, double share, UnitOutcome& out) override {
-    const auto [bound, forward] = prepare(samples != nullptr, out);
+  void execute_whole(const Samples& samples, UnitOutcome& out) override {
+    const auto [bound, forward] = prepare(/*whole=*/true, out);
     const Compare compare = [&](const ExpectedRows& rows) { return compare_samples(*bound, rows); };
-    std::future<ExpectedRows> expected;
-    if (samples) inspect_poisoned(*bound, *samples, compare, out);
-    if (samples) expected = expect(*bound, *samples, std::launch::deferred);
-    {
-      Stopwatch watch(out.times.generate_s);
-      out.input_digest = fill_inputs(*bound, *worker_);
-    }
-    if (forward && samples) make_output(*forward, *bound, out);
-    ShareChoice choice;
-    if (!samples) choice = choose_share(*bound, share, threads_);
+    inspect_poisoned(*bound, samples, compare, out);
+    std::future<ExpectedRows> expected = expect(*bound, samples, std::launch::deferred);
+    make_inputs(*bound, out);
+    if (forward) make_output(*forward, *bound, out);
+    for (size_t i = 0; i < bound->program().ops.size(); ++i)
+      run_op(*bound, i, bound->op(i).attends, bound->op(i).backwards, out);
+    inspect(*bound, expected, compare, out);
+    if (has_backward(bound->program().pass)) gradients_->inspect(*bound, samples, keys(), out);
+  }
+
+  void execute_share(double share, UnitOutcome& out) override {
+    const auto [bound, forward] = prepare(/*whole=*/false, out);
+    make_inputs(*bound, out);
+    const ShareChoice choice = choose_share(*bound, share, threads_);
     out.share = choice.share;
     for (size_t i = 0; i < bound->program().ops.size(); ++i)
-      if (samples)
-        run_op(*bound, i, bound->op(i).attends, bound->op(i).backwards, out);
-      else if (choice.runs[i])
-        run_op(*bound, i, choice.attends[i], choice.backwards[i], out);
-    if (samples) inspect(*bound, expected, compare, out);
-    if (samples && has_backward(bound->program().pass))
-      gradients_->inspect(*bound, *samples, keys(), out);
+      if (choice.runs[i]) run_op(*bound, i, choice.attends[i], choice.backwards[i], out);
+  }
+
+  void make_inputs(const BoundProgram& bound, UnitOutcome& out) const {
+    Stopwatch watch(out.times.generate_s);
+    out.input_digest = fill_inputs(bound, *worker_);
   }
 
   Programs prepare(bool whole, UnitOutcome& out) {
@@ -62,10 +66,8 @@ class VirtualWalk final : public UnitWalk {
     {
       Stopwatch watch(out.times.bind_s);
       const Schedule& schedule = schedule_for(out.unit);
-      RankProgram program = schedule.program(out.unit.rank);
-      const std::string refusal = why_not_virtual(program);
-      check(refusal.empty(), "no virtual ranks: ", refusal);
-      const auto needed = slot_memory(schedule, out.unit.rank);
+      RankProgram program = virtual_program(schedule, out.unit.rank);
+      const auto needed = slot_bytes_by_tag(schedule, out.unit.rank);
       memory_.grow(needed, ledger_);
       out.unit_bytes += total_bytes(needed);
       const BindOptions how{
@@ -141,16 +143,16 @@ class VirtualWalk final : public UnitWalk {
 
 }  // namespace
 
-std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank) {
+std::map<std::string, int64_t> slot_bytes_by_tag(const Schedule& schedule, Rank rank) {
   auto most = schedule.program(rank).memory_by_tag(kSlotAlign);
-  if (schedule.forward) raise(most, schedule.forward(rank).memory_by_tag(kSlotAlign));
+  if (schedule.forward) keep_larger(most, schedule.forward(rank).memory_by_tag(kSlotAlign));
   return most;
 }
 
 std::map<std::string, int64_t> walk_memory(const Schedule& schedule, const std::vector<Rank>& ranks,
                                            bool in_part) {
   std::map<std::string, int64_t> most;
-  for (const Rank rank : ranks) raise(most, slot_memory(schedule, rank));
+  for (const Rank rank : ranks) keep_larger(most, slot_bytes_by_tag(schedule, rank));
   if (!ranks.empty() && !in_part && has_backward(schedule.program(ranks[0]).pass))
     if (const int64_t bytes = SharedGradients::bytes(schedule); bytes > 0)
       most[SharedGradients::kTag] = bytes;
@@ -179,6 +181,13 @@ std::string why_not_virtual(const RankProgram& program) {
          "generated again";
 }
 
+RankProgram virtual_program(const Schedule& schedule, Rank rank) {
+  RankProgram program = schedule.program(rank);
+  const std::string refusal = why_not_virtual(program);
+  check(refusal.empty(), "no virtual ranks: ", refusal);
+  return program;
+}
+
 UnitWalk::UnitWalk(const AttentionProblem& problem, MakeSchedule make_schedule,
                    std::shared_ptr<const RowWorker> worker, int threads, MemoryLedger& ledger)
     : worker_(std::move(worker)),
@@ -194,11 +203,20 @@ std::span<std::byte> UnitWalk::sums_after(const WalkUnit& unit) {
   return gradients_->sums_of(schedule_for(unit), unit);
 }
 
-UnitOutcome UnitWalk::walk(const WalkUnit& unit, const Samples* samples, double share) {
+UnitOutcome UnitWalk::run(const WalkUnit& unit, const Samples& samples) {
   UnitOutcome out;
   out.unit = unit;
   Stopwatch wall(out.times.wall_s);
-  execute(samples, share, out);
+  execute_whole(samples, out);
+  wall.stop();
+  return out;
+}
+
+UnitOutcome UnitWalk::run_share(const WalkUnit& unit, double share) {
+  UnitOutcome out;
+  out.unit = unit;
+  Stopwatch wall(out.times.wall_s);
+  execute_share(share, out);
   wall.stop();
   return out;
 }

@@ -117,7 +117,7 @@ struct UnitOutcome {
 };
 
 // Bytes of a rank's slots by tag; for a backward pass alone also of the forward pass before it.
-std::map<std::string, int64_t> slot_memory(const Schedule& schedule, Rank rank);
+std::map<std::string, int64_t> slot_bytes_by_tag(const Schedule& schedule, Rank rank);
 // Bytes that a walk of these ranks holds for one rank's slots and for gradients that ranks share,
 // by tag: each slot is rounded up to 64. `in_part`: of a share, which gives no gradients.
 std::map<std::string, int64_t> walk_memory(const Schedule& schedule, const std::vector<Rank>& ranks,
@@ -128,6 +128,8 @@ bool moves_gradients(const RankProgram& program, const Action& what);
 
 // Empty when one device can walk this rank's program.
 std::string why_not_virtual(const RankProgram& program);
+// A rank's program. Throws Error where one device cannot walk it.
+RankProgram virtual_program(const Schedule& schedule, Rank rank);
 
 class WalkGradients;
 
@@ -140,9 +142,7 @@ class UnitWalk {
            std::shared_ptr<const RowWorker> worker, int threads, MemoryLedger& ledger);
   virtual ~UnitWalk();
   // Throws std::bad_alloc when the device has too little memory.
-  UnitOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples) {
-    return walk(unit, &samples, 1);
-  }
+  UnitOutcome run(const WalkUnit& unit, const std::vector<QuerySample>& samples);
   // Compares dK and dV of these keys, each in the unit that completes its row.
   void compare_keys(std::vector<KeySample> keys) { keys_ = std::move(keys); }
   // The last rank that is walked, if it is not the last of all: its unit completes the rows that
@@ -150,7 +150,7 @@ class UnitWalk {
   void end_with(Rank last);
   // Runs about this share of the unit's pairs (choose_share). Only what these read is received; a
   // backward pass alone reads an output that nobody made, for nothing is compared.
-  UnitOutcome run_share(const WalkUnit& unit, double share) { return walk(unit, nullptr, share); }
+  UnitOutcome run_share(const WalkUnit& unit, double share);
   // The sums to which units of one part of the batch add, from the first rank to the last. They
   // must be there when the rank after `unit` runs: another process that goes on restores them
   // first. Of a backward pass.
@@ -159,8 +159,10 @@ class UnitWalk {
  protected:
   using Samples = std::vector<QuerySample>;
   using Compare = std::function<SampleErrors(const ExpectedRows& expected)>;
-  // Runs the unit and inspects its output. `samples` null: runs `share` of its pairs.
-  virtual void execute(const Samples* samples, double share, UnitOutcome& out) = 0;
+  // Runs the unit and inspects its output.
+  virtual void execute_whole(const Samples& samples, UnitOutcome& out) = 0;
+  // Runs `share` of its pairs.
+  virtual void execute_share(double share, UnitOutcome& out) = 0;
   const Schedule& schedule_for(const WalkUnit& unit);
   const AttentionProblem& problem() const { return problem_; }
   const std::vector<KeySample>& keys() const { return keys_; }
@@ -179,8 +181,6 @@ class UnitWalk {
   std::unique_ptr<WalkGradients> gradients_;  // used in backward passes
 
  private:
-  UnitOutcome walk(const WalkUnit& unit, const Samples* samples, double share);
-
   AttentionProblem problem_;
   std::vector<KeySample> keys_;
   MakeSchedule make_schedule_;

@@ -58,41 +58,51 @@ class DeviceWalk final : public UnitWalk {
         kernel_(std::move(kernel)) {}
 
  private:
-  void execute(const Samples* samples, double share, UnitOutcome& out) override {
+  void execute_whole(const Samples& samples, UnitOutcome& out) override {
     const Schedule& schedule = schedule_for(out.unit);
-    const RankProgram program = schedule.program(out.unit.rank);
-    const std::string refusal = why_not_virtual(program);
-    check(refusal.empty(), "no virtual ranks: ", refusal);
-    if (has_backward(program.pass) && samples) gradients_->sums_of(schedule, out.unit);
+    const RankProgram program = virtual_program(schedule, out.unit.rank);
+    if (has_backward(program.pass)) gradients_->sums_of(schedule, out.unit);
     std::vector<std::byte> output;
-    if (schedule.forward && samples) output = make_output(schedule, out);
-    prepare(schedule, samples ? std::nullopt : std::optional(share), out);
+    if (schedule.forward) output = make_output(schedule, out);
+    prepare(schedule, program, std::nullopt, out);
     const BoundProgram& bound = executor_->bound();
     const Compare compare = [&](const ExpectedRows& rows) { return executor_->compare(rows); };
-    std::future<ExpectedRows> expected;
-    if (samples) expected = expect(bound, *samples, std::launch::async);
-    {
-      Stopwatch watch(out.times.generate_s);
-      out.input_digest = fill_inputs(bound, *worker_, executor_->poisoned());
-    }
-    if (samples) inspect_poisoned(bound, *samples, compare, out);
+    std::future<ExpectedRows> expected = expect(bound, samples, std::launch::async);
+    make_inputs(out);
+    inspect_poisoned(bound, samples, compare, out);
     if (!output.empty()) executor_->write(output, bound.memory(kOutputSlot));
+    run_program(out);
+    inspect(bound, expected, compare, out);
+    if (!has_backward(program.pass)) return;
+    std::vector<int> slots(program.slots.size());
+    std::iota(slots.begin(), slots.end(), 0);
+    gradients_->inspect(*executor_->on_host(slots), samples, keys(), out);
+  }
+
+  void execute_share(double share, UnitOutcome& out) override {
+    const Schedule& schedule = schedule_for(out.unit);
+    prepare(schedule, virtual_program(schedule, out.unit.rank), share, out);
+    make_inputs(out);
+    run_program(out);
+  }
+
+  void make_inputs(UnitOutcome& out) const {
+    Stopwatch watch(out.times.generate_s);
+    out.input_digest = fill_inputs(executor_->bound(), *worker_, executor_->poisoned());
+  }
+
+  void run_program(UnitOutcome& out) const {
     out.unit_bytes = ledger_.now_bytes();
     const double all = executor_->run();
     note_times(*executor_, all, out);
-    if (samples) inspect(bound, expected, compare, out);
-    if (samples && has_backward(program.pass)) {
-      std::vector<int> slots(program.slots.size());
-      std::iota(slots.begin(), slots.end(), 0);
-      gradients_->inspect(*executor_->on_host(slots), *samples, keys(), out);
-    }
   }
 
   // Memory is kept from unit to unit, and so are the plans of attends that are the same. A share,
   // also of 1, gives no gradients.
-  void prepare(const Schedule& schedule, std::optional<double> share, UnitOutcome& out) {
+  void prepare(const Schedule& schedule, const RankProgram& program, std::optional<double> share,
+               UnitOutcome& out) {
     Stopwatch watch(out.times.bind_s);
-    memory_.grow(slot_memory(schedule, out.unit.rank), ledger_);
+    memory_.grow(slot_bytes_by_tag(schedule, out.unit.rank), ledger_);
     DeviceExecutor::Options options{.virtual_ranks = true,
                                     .first_batch = out.unit.first_batch,
                                     .share = share.value_or(1),
@@ -100,7 +110,7 @@ class DeviceWalk final : public UnitWalk {
                                         [this, share](std::span<const FillRows> rows) {
                                           if (!share) gradients_->add(rows);
                                         },
-                                    .memory = memory_.place(schedule.program(out.unit.rank))};
+                                    .memory = memory_.place(program)};
     executor_ = std::make_unique<DeviceExecutor>(schedule, out.unit.rank, *kernel_, nullptr,
                                                  options, ledger_, std::move(executor_));
   }
@@ -111,7 +121,7 @@ class DeviceWalk final : public UnitWalk {
     Stopwatch watch(out.times.output_s);
     Schedule forward = schedule;
     forward.program = schedule.forward;
-    prepare(forward, std::nullopt, aside);
+    prepare(forward, forward.program(out.unit.rank), std::nullopt, aside);
     executor_->poison(*worker_);
     fill_inputs(executor_->bound(), *worker_);
     executor_->run();
