@@ -170,6 +170,86 @@ int plan_on_cluster(const Options& options, const Config& config) {
   return fitting > 0 ? kOk : kFailed;
 }
 
+// True when `run` would start these ranks on this machine.
+bool runs_here(const Config& config) {
+  return config.run.mode != Mode::kVirtual && config.cluster.file.empty();
+}
+
+// What this machine takes for the points that can run.
+struct MachineTotals {
+  double seconds = 0;
+  int runnable = 0;
+  int unknown = 0;  // whose speed no GPU here tells
+  int crowded = 0;  // with more ranks than GPUs
+};
+
+void add_point(MachineTotals& all, const PointPlan& plan, const MachineLimits& limits,
+               const MeasureConfig& measure) {
+  if (plan.point.status != PointStatus::kOk) return;
+  ++all.runnable;
+  all.seconds += point_cost(plan, measure);
+  all.unknown += plan.estimated_s <= 0 ? 1 : 0;
+  all.crowded += on_gpu(plan.point.params) && !is_virtual(plan.point.params) &&
+                 plan.point.params.ranks > limits.devices && limits.devices > 0;
+}
+
+// `on_cpus`: of the points. `threads`: of a rank.
+std::string text_of(const MachineTotals& all, size_t points, size_t on_cpus, int threads,
+                    int cores) {
+  return concat(
+      all.runnable, " of ", points, " points can run; at least ", format_seconds(all.seconds),
+      on_cpus > 0 ? concat(" with ", threads, " thread(s) per rank on ", cores, " core(s)") : "",
+      all.unknown > 0 ? concat(", without the forwards of ", all.unknown,
+                               " points: no GPU here tells its speed")
+                      : "",
+      "; time: of one run");
+}
+
+// Cost of the points on this machine, with `world` ranks.
+int plan_here(const Options& options, const Config& config, const std::vector<Point>& points,
+              int world) {
+  const int usable = std::max(1, capture_environment().usable_threads);
+  const int threads = config.run.mode == Mode::kVirtual ? usable : std::max(1, usable / world);
+  const double peak = measure_fma_peak_flops(1, 0.1);
+  MachineLimits limits = machine_limits(config, peak * threads);
+  limits.cores = usable;
+  const auto gpus = size_t(std::ranges::count_if(points, on_gpu, &Point::params));
+  const size_t on_cpus = points.size() - gpus;
+  Progress progress(options, true, int(points.size()));
+  TableStyle style = table_style(options, &progress);
+  const auto common = leave_out_constants(style, points);
+  Table<PlanRow> table(plan_columns(false, common), style);
+  std::string head = concat("plan of ", config.path, ": ", points_text(points.size()));
+  if (on_cpus > 0)
+    head += concat("; ", format_si(peak, "FLOP/s"), " FMA peak per core measured here");
+  if (gpus > 0) head += "; " + devices_text();
+  if (gpus > 0 && limits.device_flops > 0)
+    head += concat(", estimated at ", format_si(limits.device_flops, "FLOP/s"), " each");
+  table.note(head);
+  table.head();
+  MachineTotals all;
+  for (size_t i = 0; i < points.size(); ++i) {
+    progress.start(int(i) + 1, describe(points[i].params), 0);
+    const PointPlan plan = plan_point(points[i], limits, threads, points[i].params.ranks);
+    table.add(row_of(int(i) + 1, plan));
+    if (options.verbose > 0 && plan.account.pairs > 0) {
+      note_branches(table, plan);
+      note_memory(table, plan);
+    }
+    add_point(all, plan, limits, config.measure);
+  }
+  table.finish();
+  table.note(text_of(all, points.size(), on_cpus, threads, usable));
+  if (runs_here(config)) print_ranks_missing(table, points, world);
+  if (all.crowded > 0)
+    table.note(concat(all.crowded, " points have more ranks than this machine's ", limits.devices,
+                      " GPU(s): on this machine alone, ranks share GPUs, which ",
+                      needs_gpu_per_rank(config.run.transport)
+                          ? concat(config.run.transport, " refuses: they will be skipped")
+                          : "shows in their times"));
+  return kOk;
+}
+
 }  // namespace
 
 int run_plan(const Options& options) {
@@ -179,71 +259,18 @@ int run_plan(const Options& options) {
     return plan_on_cluster(options, config);
   scale_batch_to_device(config);
   // Defaults are those of `run` without a launcher.
-  const int usable = std::max(1, capture_environment().usable_threads);
   const std::string transport = transport_of(config, /*launched=*/false);
   const int world = options.ranks > 0 ? options.ranks : default_world_size(config);
-  const int threads = config.run.mode == Mode::kVirtual ? usable : std::max(1, usable / world);
   auto points = read_points(config, {.world_size = world,
                                      .filter = options.filter,
                                      .mode = config.run.mode,
                                      .transport = transport});
   if (config.cluster.file.empty()) require_fitting_transport(config, points);
-  const bool runs_here = config.run.mode != Mode::kVirtual && config.cluster.file.empty();
-  if (runs_here)  // as `run` does
+  if (runs_here(config))  // as `run` does
     for (Point& point : points) skip_too_many_ranks(point, options.ranks);
   if (!options.schedule_of.empty())
     return print_schedule(options, find_point(points, options.schedule_of));
-  const double peak = measure_fma_peak_flops(1, 0.1);
-  MachineLimits limits = machine_limits(config, peak * threads);
-  limits.cores = usable;
-  const auto gpus = std::ranges::count_if(points, on_gpu, &Point::params);
-  Progress progress(options, true, int(points.size()));
-  TableStyle style = table_style(options, &progress);
-  const auto common = leave_out_constants(style, points);
-  Table<PlanRow> table(plan_columns(false, common), style);
-  std::string head = concat("plan of ", config.path, ": ", points_text(points.size()));
-  if (size_t(gpus) < points.size())
-    head += concat("; ", format_si(peak, "FLOP/s"), " FMA peak per core measured here");
-  if (gpus > 0) head += "; " + devices_text();
-  if (gpus > 0 && limits.device_flops > 0)
-    head += concat(", estimated at ", format_si(limits.device_flops, "FLOP/s"), " each");
-  table.note(head);
-  table.head();
-  double seconds = 0;
-  int runnable = 0, unknown = 0, crowded = 0;
-  for (size_t i = 0; i < points.size(); ++i) {
-    progress.start(int(i) + 1, describe(points[i].params), 0);
-    const PointPlan plan = plan_point(points[i], limits, threads, points[i].params.ranks);
-    table.add(row_of(int(i) + 1, plan));
-    if (options.verbose > 0 && plan.account.pairs > 0) {
-      note_branches(table, plan);
-      note_memory(table, plan);
-    }
-    if (plan.point.status != PointStatus::kOk) continue;
-    ++runnable;
-    seconds += point_cost(plan, config.measure);
-    unknown += plan.estimated_s <= 0 ? 1 : 0;
-    crowded += on_gpu(plan.point.params) && !is_virtual(plan.point.params) &&
-               plan.point.params.ranks > limits.devices && limits.devices > 0;
-  }
-  table.finish();
-  table.note(concat(
-      runnable, " of ", points.size(), " points can run; at least ", format_seconds(seconds),
-      size_t(gpus) < points.size()
-          ? concat(" with ", threads, " thread(s) per rank on ", usable, " core(s)")
-          : "",
-      unknown > 0
-          ? concat(", without the forwards of ", unknown, " points: no GPU here tells its speed")
-          : "",
-      "; time: of one run"));
-  if (runs_here) print_ranks_missing(table, points, world);
-  if (crowded > 0)
-    table.note(concat(crowded, " points have more ranks than this machine's ", limits.devices,
-                      " GPU(s): on this machine alone, ranks share GPUs, which ",
-                      needs_gpu_per_rank(config.run.transport)
-                          ? concat(config.run.transport, " refuses: they will be skipped")
-                          : "shows in their times"));
-  return kOk;
+  return plan_here(options, config, points, world);
 }
 
 }  // namespace longnet
