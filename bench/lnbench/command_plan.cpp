@@ -175,12 +175,12 @@ bool runs_here(const Config& config) {
   return config.run.mode != Mode::kVirtual && config.cluster.file.empty();
 }
 
-// What this machine takes for the points that can run.
+// Sums over the points that this machine can run.
 struct MachineTotals {
   double seconds = 0;
   int runnable = 0;
-  int unknown = 0;  // whose speed no GPU here tells
-  int crowded = 0;  // with more ranks than GPUs
+  int unknown = 0;  // points whose speed no GPU here tells
+  int crowded = 0;  // points with more ranks than GPUs
 };
 
 void add_point(MachineTotals& all, const PointPlan& plan, const MachineLimits& limits,
@@ -193,7 +193,7 @@ void add_point(MachineTotals& all, const PointPlan& plan, const MachineLimits& l
                  plan.point.params.ranks > limits.devices && limits.devices > 0;
 }
 
-// `on_cpus`: of the points. `threads`: of a rank.
+// `on_cpus`: points that need no GPU. `threads`: each rank's.
 std::string text_of(const MachineTotals& all, size_t points, size_t on_cpus, int threads,
                     int cores) {
   return concat(
