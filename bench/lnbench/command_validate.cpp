@@ -114,8 +114,16 @@ Section published_section(const std::vector<PublishedCase>& cases) {
                          table_style({}));
   const Section s = judge_published(cases, predictions);
   for (const JsonNode& group : s.node.list("groups")) errors.add(group);
-  std::cout << "# pairs of algorithms more than 5 % apart: " << s.node.whole("pairs_in_order")
-            << " of " << s.node.whole("pairs") << " in the right order\n";
+  errors.finish();
+  Table<JsonNode> goals(
+      {column("name", "goal", kText, 58),
+       column("bound", "", kPercent, 8),
+       column("found", "", kPercent, 8),
+       {{"reached", "", kText, 8, 0},
+        [](const JsonNode& row) { return row.find("reached")->boolean ? "reached" : "missed"; }}},
+      table_style({}));
+  goals.note("goals, of the cases that are not blind");
+  for (const JsonNode& goal : s.node.list("goals")) goals.add(goal);
   return s;
 }
 

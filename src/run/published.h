@@ -63,7 +63,14 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
 // Pairs of algorithms on one problem that are more than 5 % apart.
 PublishedOrder order_of(const std::vector<PublishedCase>& cases,
                         const std::vector<Prediction>& predictions);
-// True when the errors keep the goals: attention, messages, bias of a group of algorithms, order.
-bool reach_goals(const std::vector<PublishedErrors>& errors, const PublishedOrder& order);
+// A bound of the errors of cases that are not blind, and what is found.
+struct PublishedGoal {
+  std::string name;
+  double bound, found;
+  bool reached;
+  bool least = false;  // the bound is the least that reaches the goal, not the most
+};
+std::vector<PublishedGoal> goals_of(const std::vector<PublishedErrors>& errors,
+                                    const PublishedOrder& order);
 
 }  // namespace longnet

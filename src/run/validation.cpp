@@ -93,8 +93,17 @@ ValidationSection judge_published(const std::vector<PublishedCase>& cases,
                                   {"bias", e.bias},
                                   {"inside", e.inside}}));
   const PublishedOrder order = order_of(cases, predictions);
-  ValidationSection s{.good = reach_goals(errors, order)};
-  s.node.set("cases", list).set("groups", groups);
+  ValidationSection s;
+  JsonNode goals = JsonNode::array();
+  for (const PublishedGoal& goal : goals_of(errors, order)) {
+    goals.push(JsonNode::object({{"name", goal.name},
+                                 {"bound", goal.bound},
+                                 {"least", goal.least},
+                                 {"found", goal.found},
+                                 {"reached", goal.reached}}));
+    s.good &= goal.reached;
+  }
+  s.node.set("cases", list).set("groups", groups).set("goals", goals);
   s.node.set("pairs", order.pairs).set("pairs_in_order", order.right);
   return s;
 }
