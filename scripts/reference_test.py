@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The published results hold the values that were measured: each digest in results/reference/values.json was made when the
-result was published, of its JSON values whatever their layout. `--print` prints the digests of what stands there now.
+"""The published results hold the values that were measured: each digest in results/reference/values.json was made of a
+result's JSON values, whatever their layout: those of results/reference when they were published, those of GPUs
+later. `--print` prints the digests of what stands there now.
 """
 import hashlib
 import json
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import validate_real
 
-REFERENCE = Path(__file__).resolve().parent.parent / "results" / "reference"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+REFERENCE = RESULTS / "reference"
 
 
 def values_of(path):
@@ -38,13 +40,21 @@ def folders():
 
 
 def published():
-    return [*folders(), *sorted(REFERENCE.glob("validation*.json"))]
+    """Folders of results that are in the repository, and files beside them, by their paths in results/."""
+    found = [path for name in ("h100", "h200", "reference") for path in (RESULTS / name).rglob("*.json")]
+    runs = {path.parent for path in found if path.name == "result.json"}
+    files = {path for path in found if path.parent not in runs and path.name != "values.json"}
+    return {path.relative_to(RESULTS).as_posix(): path for path in sorted(runs | files)}
+
+
+def digests():
+    return {name: digest_of(path) for name, path in published().items()}
 
 
 class Reference(unittest.TestCase):
     def test_values_are_those_that_were_published(self):
         recorded = json.loads((REFERENCE / "values.json").read_text())
-        self.assertEqual({path.name: digest_of(path) for path in published()}, recorded)
+        self.assertEqual(digests(), recorded)
 
     def test_a_published_result_holds_each_point_once(self):
         for folder in folders():
@@ -75,6 +85,6 @@ class Reference(unittest.TestCase):
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--print"]:
-        print(json.dumps({path.name: digest_of(path) for path in published()}, indent=1))
+        print(json.dumps(digests(), indent=1))
     else:
         unittest.main()
