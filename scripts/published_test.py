@@ -33,6 +33,9 @@ def published() -> Json:
         said = subprocess.run(command, capture_output=True, text=True)
         if said.returncode not in (0, 1):
             raise RuntimeError(said.stderr)
+        valid = subprocess.run([sys.executable, str(ROOT / "scripts/validate_json.py"), str(out)], capture_output=True, text=True)
+        if valid.returncode != 0:
+            raise RuntimeError(valid.stdout + valid.stderr)
         found: Json = json.loads(out.read_text())["published"]
         return found | {"reached": said.returncode == 0}
 

@@ -140,11 +140,11 @@ int plan_on_cluster(const Options& options, const Config& config) {
   table.head();
   ClusterCost all;
   int fitting = 0;
-  WorkAhead<SimulatedPoint> simulated(points.size(), simulation_threads(how),
-                                      [&](size_t i) { return simulate_point(points[i], how); });
+  WorkAhead<PointRecord> simulated(points.size(), simulation_threads(how),
+                                   [&](size_t i) { return simulate_point(points[i], how).record; });
   for (size_t i = 0; i < points.size(); ++i) {
     progress.start(int(i) + 1, describe(points[i].params), 0);
-    const PointRecord r = simulated.next().record;
+    const PointRecord r = simulated.next();
     Point point{r.id, r.params, r.status, r.reason};
     PlanRow row{.number = int(i) + 1, .point = point};
     if (r.status == PointStatus::kOk) {

@@ -11,7 +11,7 @@ namespace {
 
 // Programs of ranks that all differ are made one by one: larger sets take too long for an answer.
 constexpr int64_t kMaxProgramBytes = int64_t{512} << 20;
-constexpr double kMostCpuSeconds = 10;  // of a candidate's simulation, likewise
+constexpr double kMostCpuSeconds = 10;  // of one run of a candidate: one a latency
 
 struct Choice {
   size_t place;
@@ -84,11 +84,11 @@ int run_recommend(const Options& options) {
   Progress progress(options, true, int(points.size()));
   Ranking ranking;
   int number = 0;
-  WorkAhead<SimulatedPoint> simulated(points.size(), simulation_threads(how),
-                                      [&](size_t i) { return simulate_point(points[i], how); });
+  WorkAhead<PointRecord> simulated(points.size(), simulation_threads(how),
+                                   [&](size_t i) { return simulate_point(points[i], how).record; });
   for (const Point& point : points) {
     progress.start(++number, describe(point.params), 0);
-    ranking.add(simulated.next().record);
+    ranking.add(simulated.next());
   }
   ranking.sort();
   progress.clear();

@@ -197,7 +197,7 @@ class SeriesIndex:
             if value is None or value is False or (name == "mode" and (value == "real" or point.in_turn)):
                 continue
             if value is True:
-                parts.append(name)
+                parts.append(SWITCHES.get(name, name))
             else:
                 parts.append(value if isinstance(value, str) else f"{name} {value}")
         if len(self.runs) > 1:

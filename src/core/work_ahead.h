@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,10 +18,15 @@ namespace longnet {
 template <class Result>
 class WorkAhead {
  public:
-  // At least one thread. `work` is called by all of them.
+  // At least one thread, fewer than asked for where the system gives no more. `work` is called by
+  // all of them.
   WorkAhead(size_t count, int threads, std::function<Result(size_t)> work)
       : work_(std::move(work)), results_(count) {
-    for (int t = 0; t < std::max(threads, 1); ++t) threads_.emplace_back([this] { run(); });
+    try {
+      for (int t = 0; t < std::max(threads, 1); ++t) threads_.emplace_back([this] { run(); });
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;
+    }
   }
   // Waits for the items under way. Items that are not begun are never computed.
   ~WorkAhead() { begun_ = results_.size(); }

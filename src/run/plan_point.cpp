@@ -59,8 +59,8 @@ int64_t predicted_check(const PointParams& p, int threads) {
   return wide ? predicted_buffers(*wide, threads) : 0;
 }
 
-// Estimates the fp32 run on the host's cores that checks a GPU's gradients, and skips the point
-// where that run exceeds the limit of memory or time.
+// Estimates the fp32 run on the host's cores that checks a GPU's gradients. Where it exceeds the
+// limit of memory the point is skipped, where it exceeds that of time it counts as timed out.
 void skip_for_check(PointPlan& plan, const MachineLimits& machine, int ranks_at_once) {
   const int64_t allowed = machine.memory_bytes / ranks_at_once;
   const std::string run = "the fp32 run on the cores that the check holds gradients against";

@@ -271,27 +271,27 @@ PublishedOrder order_of(const std::vector<PublishedCase>& cases,
 std::vector<PublishedGoal> goals_of(const std::vector<PublishedErrors>& errors,
                                     const PublishedOrder& order) {
   std::vector<PublishedGoal> goals;
-  const auto group = [&](std::string_view name) {
-    const auto found = std::ranges::find(errors, name, &PublishedErrors::name);
-    return found == errors.end() ? PublishedErrors{} : *found;
-  };
   const auto at_most = [&](std::string name, double bound, double found) {
     goals.push_back({std::move(name), bound, found, std::abs(found) <= bound});
   };
   const auto at_least = [&](std::string name, double bound, int part, int whole) {
-    const double found = whole > 0 ? double(part) / whole : 1;
+    const double found = double(part) / whole;
     goals.push_back({std::move(name), bound, found, found >= bound, /*least=*/true});
   };
-  const PublishedErrors attention = group("attention");
-  at_most("attention, median error", 0.05, attention.median);
-  at_most("attention, 95th percentile", 0.15, attention.p95);
-  for (const char* name : {"rings", "gathers and all-to-alls"})
-    at_most(concat(name, ", bias"), 0.05, group(name).bias);
-  at_least("pairs of algorithms more than 5 % apart in the right order", 0.95, order.right,
-           order.pairs);
-  at_least("attention inside the interval", 0.8, attention.inside, attention.cases);
-  at_most("messages, 16 MB and more, median error", 0.1, group("messages, 16 MB and more").median);
-  at_most("messages, below 16 MB, median error", 0.3, group("messages, below 16 MB").median);
+  for (const PublishedErrors& e : errors) {
+    if (e.name == "attention") {
+      at_most("attention, median error", 0.05, e.median);
+      at_most("attention, 95th percentile", 0.15, e.p95);
+      at_least("attention inside the interval", 0.8, e.inside, e.cases);
+    }
+    if (e.name == "rings" || e.name == "gathers and all-to-alls")
+      at_most(e.name + ", bias", 0.05, e.bias);
+    if (e.name == "messages, 16 MB and more") at_most(e.name + ", median error", 0.1, e.median);
+    if (e.name == "messages, below 16 MB") at_most(e.name + ", median error", 0.3, e.median);
+  }
+  if (order.pairs > 0)
+    at_least("pairs of algorithms more than 5 % apart in the right order", 0.95, order.right,
+             order.pairs);
   return goals;
 }
 

@@ -322,7 +322,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
     simulate_programs(out, programs, links, options, timeline);
   });
   if (point.status == PointStatus::kSkippedUnsupported)
-    out.record = make_record(point, Source::kSimulated);
+    out = {.record = make_record(point, Source::kSimulated)};
   return out;
 }
 

@@ -17,7 +17,8 @@ struct SimulatePoint {
   bool collapse = true;
   bool communication_alone = true;  // simulate that too, for the phases
   int64_t max_program_bytes = int64_t{4} << 30;
-  double most_cpu_s = std::numeric_limits<double>::infinity();  // of one run; else it is skipped
+  double most_cpu_s =
+      std::numeric_limits<double>::infinity();  // a point one of whose runs takes longer is skipped
 };
 
 struct SimulatedPoint {

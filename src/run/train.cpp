@@ -148,7 +148,7 @@ class RankTraining {
     const auto own = size_t(trainer_.count(kFirstMomentSlot));
     return std::span(all).subspan(shards() ? size_t(r) * own : 0, own);
   }
-  // Sends each rank its own part of the moments from rank 0, which has all.
+  // Sends each rank the moments that it holds, all or its part, from rank 0, which has all.
   void give_moments(Moments all, int slot) {
     all.resize(size_t(trainer_.count(is_first_ ? kWeightSlot : slot)));
     if (!is_first_) comm_.wait(comm_.irecv(0, std::as_writable_bytes(std::span(all))));

@@ -71,8 +71,8 @@ void set(WhatIf& w, const std::string& part, const std::string& name, const std:
     if (name == known) w.*replacement = value;
 }
 
-// Blocks of the device move a channel's bytes and those of LL, whatever the wire: a slower one
-// leaves them as they are. For a faster one NCCL has more channels; here they are faster.
+// Blocks of the device move a channel's bytes and those of LL, whatever the wire: neither is slower
+// on a slower one. For a faster one NCCL has more channels; here the channels are faster.
 void scale(LinkSpec& link, double bandwidth, double latency) {
   link.bandwidth_bytes_per_s.value *= bandwidth;
   link.shared_bytes_per_s.value *= bandwidth;

@@ -71,7 +71,7 @@ inline bool distinct_keys(const AttendGrid& grid, Dimensions moving, int64_t ele
   return true;
 }
 
-// The dimensions along which tasks of a grid share keys.
+// How tasks of a grid share keys, by dimension.
 struct KeySharing {
   Dimensions independent =
       0;                 // along these no two tasks share a key; along the others all of them,
