@@ -61,8 +61,8 @@ struct AxisUse {
   int width = 0;                            // its own column in tables has so many characters
   int priority = 0;                         // that column's (ColumnHead)
   bool in_id = true;
-  // How a point is computed, not what: points of models that differ in such axes alone have the same
-  // loss.
+  // How a point is computed, not what: points of models that differ in such axes alone have the
+  // same loss.
   bool how = false;
 };
 

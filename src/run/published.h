@@ -63,7 +63,8 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
 // Pairs of algorithms on one problem that are more than 5 % apart.
 PublishedOrder order_of(const std::vector<PublishedCase>& cases,
                         const std::vector<Prediction>& predictions);
-// A bound of the errors of cases that are not blind, and what is found. Groups without cases have none.
+// A bound of the errors of cases that are not blind, and what is found. Groups without cases have
+// none.
 struct PublishedGoal {
   std::string name;
   double bound, found;

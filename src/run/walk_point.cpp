@@ -166,8 +166,8 @@ class Walker {
     return w_.backend.peak_now(params(), std::clamp(0.05 * run_s, 1e-3, 50e-3), w_.options);
   }
 
-  // Measures the kernel's rate beside the walk, in the same conditions, from time to time. 0: not now;
-  // walks in part and of backward passes never do.
+  // Measures the kernel's rate beside the walk, in the same conditions, from time to time. 0: not
+  // now; walks in part and of backward passes never do.
   double kernel_rate() {
     const double now = steady_seconds();
     if (now < next_rate_s_ || w_.plan.share < 1 || has_backward(params().pass)) return 0;

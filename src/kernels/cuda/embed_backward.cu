@@ -13,8 +13,8 @@ constexpr int kTile = EmbedScratch::kTile, kDigits = EmbedScratch::kDigits, kSca
 constexpr int kSumThreads = 128, kRowsAtOnce = 4, kJoinAtOnce = 8;
 constexpr int64_t kMostOfChunk = EmbedScratch::kMostOfChunk;
 
-// The list that a pass of the sort, or the sum of runs, reads: the task's tokens (rows null), or the
-// last pass's result.
+// The list that a pass of the sort, or the sum of runs, reads: the task's tokens (rows null), or
+// the last pass's result.
 struct Keys {
   const int32_t *token, *row;
   int64_t count, table_rows;
