@@ -141,6 +141,16 @@ class VirtualWalk final : public UnitWalk {
   TaggedBuffer workspace_;
 };
 
+// The outcome of a unit, with the time of `execute` in all.
+UnitOutcome timed(const WalkUnit& unit, const auto& execute) {
+  UnitOutcome out;
+  out.unit = unit;
+  Stopwatch wall(out.times.wall_s);
+  execute(out);
+  wall.stop();
+  return out;
+}
+
 }  // namespace
 
 std::map<std::string, int64_t> slot_bytes_by_tag(const Schedule& schedule, Rank rank) {
@@ -204,21 +214,11 @@ std::span<std::byte> UnitWalk::sums_after(const WalkUnit& unit) {
 }
 
 UnitOutcome UnitWalk::run(const WalkUnit& unit, const Samples& samples) {
-  UnitOutcome out;
-  out.unit = unit;
-  Stopwatch wall(out.times.wall_s);
-  execute_whole(samples, out);
-  wall.stop();
-  return out;
+  return timed(unit, [&](UnitOutcome& out) { execute_whole(samples, out); });
 }
 
 UnitOutcome UnitWalk::run_share(const WalkUnit& unit, double share) {
-  UnitOutcome out;
-  out.unit = unit;
-  Stopwatch wall(out.times.wall_s);
-  execute_share(share, out);
-  wall.stop();
-  return out;
+  return timed(unit, [&](UnitOutcome& out) { execute_share(share, out); });
 }
 
 const Schedule& UnitWalk::schedule_for(const WalkUnit& unit) {
