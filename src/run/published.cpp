@@ -43,6 +43,7 @@ SimulatePoint read_cluster(JsonReader& r, const fs::path& file) {
       .what_if = parse_what_if(what_if),
       .communication_alone = false};
   how.cluster = apply(how.cluster, how.what_if);
+  how.cluster.device.memory_bytes.value = 1e18;  // what was published had room in it
   return how;
 }
 
@@ -171,12 +172,20 @@ std::string problem_of(const PublishedCase& c) {
 
 }  // namespace
 
+std::string PublishedCase::family() const {
+  if (operation) return std::string(to_string(*operation));
+  return (is_step() ? "steps, " : "") + params.algorithm;
+}
+
 std::string PublishedCase::kind() const {
-  return (operation ? "messages, " + size() : "attention") + (blind ? ", blind" : "");
+  std::string name = is_step() ? "training steps" : "attention";
+  if (operation) name = "messages, " + size();
+  return name + (blind ? ", blind" : "");
 }
 
 std::string PublishedCase::error_group() const {
   if (operation) return "messages";
+  if (is_step()) return "models";
   if (params.ranks == 1) return "one GPU";
   return find_algorithm(params.algorithm).collectives == CollectiveUse::kNone
              ? "rings"

@@ -27,12 +27,11 @@ struct PublishedCase {
   bool held_out = true;
   bool blind = false;  // found after the model was made
 
-  std::string family() const {
-    return operation ? std::string(to_string(*operation)) : params.algorithm;
-  }
+  bool is_step() const { return !operation && params.scope == Scope::kModel; }
+  std::string family() const;       // "ring", "all_gather", "steps, local"
   std::string size() const;         // "4K to 16K tokens a rank", "16 MB and more"
-  std::string kind() const;         // "attention", "messages, 16 MB and more", "attention, blind"
-  std::string error_group() const;  // "rings", "gathers and all-to-alls", "one GPU"; "messages"
+  std::string kind() const;         // "attention", "training steps", "attention, blind"
+  std::string error_group() const;  // "rings", "one GPU"; "messages"; "models"
 };
 
 struct Prediction {

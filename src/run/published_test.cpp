@@ -86,6 +86,18 @@ TEST(Published, BlindCasesHaveGroupsOfTheirOwn) {
   EXPECT_EQ(order_of(cases, {{.seconds = 2}, {.seconds = 1}}).pairs, 1);
 }
 
+// A training step is no attention, whose goals it would join.
+TEST(Published, TrainingStepsHaveGroupsOfTheirOwn) {
+  std::vector<PublishedCase> cases{made_up("ring", 1, true), made_up("ring", 1, true)};
+  cases[1].params.scope = Scope::kModel;
+  std::vector<std::string> names;
+  for (const PublishedErrors& e : errors_of(cases, {{.seconds = 1}, {.seconds = 2}})) {
+    EXPECT_EQ(e.cases, e.name == "test" ? 2 : 1) << e.name;
+    names.push_back(e.name);
+  }
+  EXPECT_THAT(names, testing::IsSupersetOf({"attention", "training steps", "rings", "models"}));
+}
+
 // Returns the error of load_published for a file with one case of this setup; empty: it has none.
 std::string refusal_of(const std::string& setup) {
   namespace fs = std::filesystem;
