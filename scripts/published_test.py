@@ -100,13 +100,9 @@ class Published(unittest.TestCase):
         self.assertIn(summary(), (ROOT / "README.md").read_text(encoding="utf-8"))
 
     def test_a_source_that_is_left_out_is_predicted_nearly_as_well(self) -> None:
-        worse = [
-            f"{name}, {kind}"
-            for kind, (_, fitted, left_out) in refit_rows()
-            for name, of_all, of_others in zip(("median", "95th percentile"), fitted, left_out)
-            if of_others > 1.5 * of_all
-        ]
-        self.assertEqual(worse, ["median, messages, 16 MB and more"], "the page says which are missed")
+        for kind, (_, fitted, left_out) in refit_rows():
+            for of_all, of_others in zip(fitted, left_out):
+                self.assertLessEqual(round(of_others / of_all, 1), 1.5, kind)
 
     def test_the_command_fails_when_a_goal_is_missed(self) -> None:
         self.assertEqual(published()["reached"], all(goal["reached"] for goal in published()["goals"]))
