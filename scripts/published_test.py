@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def published() -> Json:
         if valid.returncode != 0:
             raise RuntimeError(valid.stdout + valid.stderr)
         found: Json = json.loads(out.read_text())["published"]
-        return found | {"reached": said.returncode == 0}
+        return found | {"reached": said.returncode == 0, "said": said.stdout}
 
 
 def percent(share: float) -> str:
@@ -103,6 +104,26 @@ class Published(unittest.TestCase):
         for kind, (_, fitted, left_out) in refit_rows():
             for of_all, of_others in zip(fitted, left_out):
                 self.assertLessEqual(round(of_others / of_all, 1), 1.5, kind)
+
+    def test_the_table_says_of_each_case_what_the_json_does(self) -> None:
+        lines = published()["said"].splitlines()
+        self.assertLessEqual(max(map(len, lines)), 120)
+        rows = {line.split()[0]: line for line in lines if line and not line.startswith("#")}
+        for c in published()["cases"]:
+            self.assertEqual(c["inside"], c["low_s"] <= c["published_s"] <= c["high_s"], c["id"])
+            row = rows[c["id"]]
+            marks = {"blind": c["blind"], "beyond": c["beyond_kernel_table"], "outside": not c["inside"]}
+            self.assertEqual({name: f" {name}" in row for name in marks}, marks, row)
+            figures = re.match(r"\S+ +(\S+ \S+) +(\S+ %) +(\S+ \S+) +(\S+ \S+) +(\S+ \S+) +(\S+ %)", row).groups()
+            keys = ("published_s", "tolerance", "predicted_s", "low_s", "high_s", "error")
+            for text, key in zip(figures, keys, strict=True):
+                number, unit = text.split()
+                factor = {"%": 0.01, "s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
+                self.assertAlmostEqual(float(number) * factor, c[key], delta=0.006 * abs(c[key]), msg=row)
+                self.assertEqual(number[0] == "+", key == "error" and c[key] > 0, row)
+        counts = [[c["inside"] for c in published()["cases"] if c["blind"] == blind] for blind in (False, True)]
+        shares = [f"{sum(inside)} of {len(inside)} {kind} cases" for inside, kind in zip(counts, ("development", "blind"))]
+        self.assertRegex(published()["said"], rf"# inside their interval: {shares[0]} \(\d+\.?\d* %\), {shares[1]} \(")
 
     def test_the_command_fails_when_a_goal_is_missed(self) -> None:
         self.assertEqual(published()["reached"], all(goal["reached"] for goal in published()["goals"]))

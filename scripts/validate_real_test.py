@@ -182,11 +182,12 @@ class Shown(Folders):
 
     def test_published_measurements_are_drawn_over_their_predictions(self):
         case = {"id": "a", "source": "s", "family": "ring", "size": "4K", "ranks": 8, "published_s": 2e-3, "predicted_s": 1e-3,
-                "low_s": 1e-3, "high_s": 1e-3, "error": -0.5, "tolerance": 0.01, "held_out": True, "reason": None}
+                "low_s": 1e-3, "high_s": 1.1e-3, "error": -0.5, "inside": False, "tolerance": 0.01, "held_out": True, "blind": False,
+                "beyond_kernel_table": True, "reason": None}
         group = {"name": "attention", "cases": 1, "median_rel_error": 0.5, "p95_rel_error": 0.5, "bias": -0.5, "inside": 0}
         path = self.validation({"points": None, "median_rel_error": None, "p95_rel_error": None, "reason": "nobody ran"})
         found = json.loads(path.read_text())
-        found["published"] = {"cases": [case, case | {"predicted_s": None, "low_s": None, "high_s": None, "error": None, "reason": "no"}],
+        found["published"] = {"cases": [case, case | {"predicted_s": None, "low_s": None, "high_s": None, "error": None, "inside": None, "reason": "no"}],
                               "groups": [group], "pairs": 3, "pairs_in_order": 2}
         path.write_text(json.dumps(found))
         with contextlib.redirect_stdout(io.StringIO()):

@@ -86,35 +86,65 @@ Column<JsonNode> column(const char* key, const char* title, Shown shown, int wid
   return {{key, title, shown, width, 0}, [key](const JsonNode& row) { return *row.find(key); }};
 }
 
+// "blind outside"
+std::string marks_of(const JsonNode& row) {
+  std::vector<std::string> marks;
+  if (row.flag("blind")) marks.emplace_back("blind");
+  if (row.flag(kBeyondTable)) marks.emplace_back("beyond");
+  if (row.text("reason").empty() && !row.flag("inside")) marks.emplace_back("outside");
+  return join(marks, " ");
+}
+
+JsonNode share_inside(const JsonNode& group) {
+  return double(group.whole("inside")) / double(group.whole("cases"));
+}
+
+// "inside their interval: 102 of 115 development cases (89 %), ..."
+std::string inside_text(std::span<const JsonNode> groups) {
+  std::vector<std::string> said;
+  for (const JsonNode& g : groups)
+    if (const std::string& name = g.text("name"); name == kDevelopment || name == kBlind)
+      said.push_back(concat(g.whole("inside"), " of ", g.whole("cases"), " ", name.substr(4), " (",
+                            human(share_inside(g), Shown::kPercent), ")"));
+  return "inside their interval: " + join(said, ", ");
+}
+
 // Errors against published measurements, and whether they reach the goals.
 Section published_section(const std::vector<PublishedCase>& cases) {
   using enum Shown;
   std::vector<Prediction> predictions;
-  Table<JsonNode> table({column("id", "case", kText, 44),
+  TableStyle style = table_style({});
+  style.width = 120;
+  Table<JsonNode> table({column("id", "case", kText, 40),
                          column("published_s", "published", kSeconds, 9),
+                         column("tolerance", "", kPercent, 9),
                          column("predicted_s", "predicted", kSeconds, 9),
-                         column("error", "", kPercent, 8),
-                         {{"note", "", kNote, 0, 0},
-                          [](const JsonNode& row) {
-                            return row.find(kBeyondTable)->boolean ? JsonNode(kBeyondTableText)
-                                                                   : *row.find("reason");
-                          }}},
-                        table_style({}));
-  table.note("published measurements");
+                         column("low_s", "low", kSeconds, 7),
+                         column("high_s", "high", kSeconds, 7),
+                         column("error", "", kSignedPercent, 8),
+                         {{"marks", "", kText, 20, 0}, marks_of},
+                         column("reason", "", kNote, 0)},
+                        style);
+  table.note(
+      "published measurements, and what the simulator predicts: low to high is its interval");
+  table.note(concat("tolerance: the source's own. blind: found after the model was made. beyond: ",
+                    kBeyondTableText, ". outside: published is not between low and high"));
   WorkAhead<Prediction> predicted(cases.size(), simulation_threads(cases.at(0).how),
                                   [&](size_t i) { return predict(cases[i]); });
   for (const PublishedCase& c : cases) {
     predictions.push_back(predicted.next());
     table.add(to_json(c, predictions.back()));
   }
-  Table<JsonNode> errors({column("name", "group", kText, 44), column("cases", "", kNumber, 5),
+  Table<JsonNode> errors({column("name", "group", kText, 44),
+                          column("cases", "", kNumber, 5),
                           column("median_rel_error", "median", kPercent, 8),
                           column("p95_rel_error", "95th", kPercent, 8),
-                          column("bias", "", kPercent, 8), column("inside", "", kNumber, 6)},
-                         table_style({}));
+                          column("bias", "", kSignedPercent, 8),
+                          {{"inside", "", kPercent, 7, 0}, share_inside}},
+                         style);
   const Section s = judge_published(cases, predictions);
   for (const JsonNode& group : s.node.list("groups")) errors.add(group);
-  errors.finish();
+  errors.note(inside_text(s.node.list("groups")));
   Table<JsonNode> goals(
       {column("name", "goal", kText, 58),
        column("bound", "", kPercent, 8),

@@ -354,8 +354,9 @@ def published() -> dict[str, Any]:
     for number, (family, origin) in enumerate((f, o) for f in ("ring", "ulysses", "all_gather") for o in ("Someone et al.", "an issue") for _ in range(6)):
         seconds, ratio = 10 ** rng.uniform(-4, 0), rng.lognormvariate(0, 0.1)
         of = {"id": f"case-{number}", "source": origin, "family": family, "size": "4K to 16K tokens a rank", "ranks": 8}
-        times = {"published_s": seconds, "predicted_s": ratio * seconds, "error": ratio - 1, "reason": None}
-        cases.append(of | times | {"held_out": number % 3 > 0})
+        times = {"published_s": seconds, "predicted_s": ratio * seconds, "low_s": 0.9 * ratio * seconds, "high_s": 1.1 * ratio * seconds}
+        found = {"error": ratio - 1, "inside": 0.9 * ratio <= 1 <= 1.1 * ratio, "tolerance": 0.02, "reason": None}
+        cases.append(of | times | found | {"held_out": number % 3 > 0, "blind": number % 2 > 0, "beyond_kernel_table": number % 5 == 0})
     group = {"name": "attention", "cases": len(cases), "median_rel_error": 0.08, "p95_rel_error": 0.2, "bias": 0.01, "inside": 30}
     return {"cases": cases, "groups": [group], "pairs": 9, "pairs_in_order": 8}
 

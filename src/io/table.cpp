@@ -12,7 +12,6 @@
 namespace longnet {
 namespace {
 
-constexpr size_t kWidth = 100;
 constexpr std::string_view kBelow = "#      ";  // before what does not fit a row
 
 bool is_left(Shown shown) { return shown == Shown::kText || shown >= Shown::kSummary; }
@@ -57,6 +56,8 @@ std::string human(const JsonNode& value, Shown shown) {
       return format_si(value.number, "");
     case Shown::kPercent:
       return significant(100 * value.number) + " %";
+    case Shown::kSignedPercent:
+      return (value.number > 0 ? "+" : "") + significant(100 * value.number) + " %";
     default:
       return value.kind == JsonNode::Kind::kInteger ? std::to_string(value.integer)
                                                     : significant(value.number);
@@ -80,7 +81,7 @@ TableWriter::TableWriter(std::vector<ColumnHead> heads, TableStyle style)
           return note ? 0 : size_t(heads_[i].width) + 1;
         });
   };
-  while (!all && width() > kWidth + 1) {  // the last one of lowest priority
+  while (!all && width() > style_.width + 1) {  // the last one of lowest priority
     const auto last = std::ranges::max_element(
         columns_, {}, [&](size_t i) { return std::pair(heads_[i].priority, i); });
     if (heads_[*last].priority == 0) break;
@@ -99,7 +100,7 @@ void TableWriter::note(std::string_view said) {
   const std::string text = printable(said);
   std::ostream& out = line();
   if (style_.format == TableFormat::kText && !style_.wide)
-    out << wrapped(text, kWidth, "# ", "#   ") << "\n";
+    out << wrapped(text, style_.width, "# ", "#   ") << "\n";
   else
     (style_.format == TableFormat::kText ? out : *style_.notes) << "# " << text << "\n";
   out << std::flush;
@@ -157,9 +158,9 @@ void TableWriter::text_row(const std::vector<JsonNode>& cells, std::string_view 
   }
   std::string text = aligned(shown);
   const size_t last = columns_.back();
-  if (!style_.wide && text.size() > kWidth) {
+  if (!style_.wide && text.size() > style_.width) {
     if (heads_[last].shown == Shown::kSummary) {
-      text = text.substr(0, kWidth - 3) + "...";
+      text = text.substr(0, style_.width - 3) + "...";
     } else if (is_left(heads_[last].shown)) {
       below.push_back(std::exchange(shown[last], "..."));
       text = aligned(shown);
@@ -167,7 +168,7 @@ void TableWriter::text_row(const std::vector<JsonNode>& cells, std::string_view 
   }
   if (!note.empty()) {
     const std::string said = note == last_note_ && !style_.wide ? "as above" : note;
-    if (style_.wide || text.size() + said.size() + 4 <= kWidth)
+    if (style_.wide || text.size() + said.size() + 4 <= style_.width)
       text += "  # " + said;
     else
       below.push_back(said);
@@ -175,7 +176,7 @@ void TableWriter::text_row(const std::vector<JsonNode>& cells, std::string_view 
   last_note_ = note;
   std::ostream& out = line();
   out << (colour.empty() ? text : concat("\x1b[", colour, "m", text, "\x1b[0m")) << "\n";
-  for (const std::string& more : below) out << wrapped(more, kWidth, kBelow, kBelow) << "\n";
+  for (const std::string& more : below) out << wrapped(more, style_.width, kBelow, kBelow) << "\n";
   out << std::flush;
 }
 

@@ -12,9 +12,8 @@
 //   # ranks     time          2,0.0012               |---:|---:|              "median_s":0.0012}]
 //         2   1.2 ms                                 | 2 | 1.2 ms |
 //
-// Text and Markdown take human units and the columns of highest priority that fit into 100
-// characters; CSV and JSON take all, in the units of their names. Text begins all but rows with
-// '#'.
+// Text and Markdown take human units and the columns of highest priority that fit into a line;
+// CSV and JSON take all, in the units of their names. Text begins all but rows with '#'.
 #pragma once
 #include <functional>
 #include <ostream>
@@ -40,6 +39,7 @@ enum class Shown {
   kBytes,
   kCount,    // FLOPs, messages: "1.2 T"
   kPercent,  // a share of 1
+  kSignedPercent,
   kSummary,
   kNote
 };
@@ -58,6 +58,7 @@ struct ColumnHead {
 struct TableStyle {
   TableFormat format = TableFormat::kText;
   bool wide = false;                    // all columns, notes on their rows
+  size_t width = 100;                   // characters of a line, unless `wide`
   std::set<std::string> left_out{};     // columns, unless all are shown
   std::string above{};                  // a note above the names of columns
   std::ostream* out = nullptr;          // rows
@@ -72,7 +73,7 @@ class TableWriter {
   ~TableWriter() {  // completes the JSON of a command that an error ends
     if (has_head_ && !is_finished_) finish();
   }
-  void note(std::string_view text);  // no row: "# text", of text on lines of 100 characters
+  void note(std::string_view text);  // no row: "# text", of text on lines of `width`
   void head();                       // names of columns; the first row does it otherwise
   // `cells`: one per column. `colour`: "31" and the like, of a row of text.
   void row(const std::vector<JsonNode>& cells, std::string_view colour = "");

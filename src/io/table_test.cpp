@@ -49,6 +49,12 @@ TEST(Table, TextHasHumanUnitsAndNotes) {
             "     32 2 h 1 min -  # as above\n");
 }
 
+TEST(Table, SignedSharesSayPlus) {
+  EXPECT_EQ(human(0.0451, Shown::kSignedPercent), "+4.51 %");
+  EXPECT_EQ(human(-0.5, Shown::kSignedPercent), "-50 %");
+  EXPECT_EQ(human(0.0451, Shown::kPercent), "4.51 %");
+}
+
 TEST(Table, CsvHasAllColumnsAndRawValues) {
   std::string notes;
   EXPECT_EQ(written({.format = TableFormat::kCsv}, kRows, &notes),
@@ -103,6 +109,8 @@ TEST(Table, TextLeavesColumnsOut) {
   for (const TableStyle& all : {TableStyle{.wide = true, .left_out = left_out},
                                 TableStyle{.format = TableFormat::kCsv, .left_out = left_out}})
     EXPECT_NE(written(all).find("options"), std::string::npos);
+  EXPECT_EQ(written({}).find("low"), std::string::npos);
+  EXPECT_NE(written({.width = 120}).find("low"), std::string::npos);
 }
 
 // Whatever the cells hold, what is too long stands below its row.

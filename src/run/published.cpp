@@ -231,7 +231,7 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
     if (members[name].empty()) names.push_back(name);
     members[name].push_back(i);
   };
-  for (int pass = 0; pass < 5; ++pass)
+  for (int pass = 0; pass < 7; ++pass)
     for (size_t i = 0; i < cases.size(); ++i) {
       const PublishedCase& c = cases[i];
       if (!predictions[i].reason.empty()) continue;
@@ -240,6 +240,8 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
       if (pass == 2 && !c.blind) add(c.error_group(), i);
       if (pass == 3) add(c.source + (c.blind ? ", blind" : ""), i);
       if (pass == 4) add(concat(c.family(), ", ", c.size(), c.blind ? ", blind" : ""), i);
+      if (pass == 5 && !c.blind) add(kDevelopment, i);
+      if (pass == 6 && c.blind) add(kBlind, i);
     }
   std::vector<PublishedErrors> out;
   for (const std::string& name : names) {
@@ -247,10 +249,10 @@ std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
     PublishedErrors e{.name = name, .cases = int(members[name].size())};
     double log_sum = 0;
     for (const size_t i : members[name]) {
-      const double r = ratio(cases[i], predictions[i]), published = cases[i].published_s;
+      const double r = ratio(cases[i], predictions[i]);
       errors.push_back(std::abs(r - 1));
       log_sum += std::log(r);
-      e.inside += predictions[i].low_s <= published && published <= predictions[i].high_s;
+      e.inside += predictions[i].holds(cases[i].published_s);
     }
     e.median = median(errors);
     e.p95 = quantile(errors, 0.95);

@@ -38,6 +38,7 @@ struct Prediction {
   double seconds = 0, low_s = 0, high_s = 0;
   bool beyond_table = false;  // a guess (Price, simulate/cost_model.h)
   std::string reason{};       // why there is none
+  bool holds(double published_s) const { return low_s <= published_s && published_s <= high_s; }
 };
 
 struct PublishedErrors {
@@ -55,8 +56,10 @@ struct PublishedOrder {
 // All cases of the folder's files, in the order of their names. Throws UsageError.
 std::vector<PublishedCase> load_published(const std::string& folder);
 Prediction predict(const PublishedCase& published);
+// Groups of all cases: those on which the model was made, those found later.
+inline const std::string kDevelopment = "all development cases", kBlind = "all blind cases";
 // Returns the errors per kind of case (all, held out), then per group of algorithms, source, family
-// and size.
+// and size, at last of all cases.
 std::vector<PublishedErrors> errors_of(const std::vector<PublishedCase>& cases,
                                        const std::vector<Prediction>& predictions);
 // Pairs of algorithms on one problem that are more than 5 % apart.

@@ -62,17 +62,18 @@ ValidationSection judge_real(JsonNode compared) {
 }
 
 JsonNode to_json(const PublishedCase& c, const Prediction& p) {
-  const auto number = [&](double v) { return p.reason.empty() ? JsonNode(v) : JsonNode(); };
+  const auto known = [&](auto v) { return p.reason.empty() ? JsonNode(v) : JsonNode(); };
   JsonNode n = JsonNode::object({{"id", c.id},
                                  {"source", c.source},
                                  {"family", c.family()},
                                  {"size", c.size()},
                                  {"ranks", c.params.ranks},
                                  {"published_s", c.published_s},
-                                 {"predicted_s", number(p.seconds)},
-                                 {"low_s", number(p.low_s)},
-                                 {"high_s", number(p.high_s)},
-                                 {"error", number(p.seconds / c.published_s - 1)},
+                                 {"predicted_s", known(p.seconds)},
+                                 {"low_s", known(p.low_s)},
+                                 {"high_s", known(p.high_s)},
+                                 {"error", known(p.seconds / c.published_s - 1)},
+                                 {"inside", known(p.holds(c.published_s))},
                                  {"tolerance", c.tolerance},
                                  {"held_out", c.held_out},
                                  {"blind", c.blind},

@@ -54,12 +54,16 @@ TEST(Validation, RealRunsHaveTwoLimits) {
 TEST(Validation, PublishedCasesWithoutAPredictionHaveNoError) {
   const PublishedCase c{
       .id = "a", .source = "s", .operation = CommOperation::kAllGather, .published_s = 2};
-  const ValidationSection s = judge_published({c, c}, {{.seconds = 3}, {.reason = "too large"}});
+  const ValidationSection s = judge_published(
+      {c, c, c}, {{.seconds = 3, .low_s = 2.5, .high_s = 4}, {.reason = "too large"}, {3, 2, 4}});
   const std::vector<JsonNode>& cases = s.node.find("cases")->items;
   EXPECT_EQ(cases[0].real("error"), 0.5);
   EXPECT_EQ(cases[0].text("family"), "all_gather");
   EXPECT_TRUE(cases[1].find("error")->is_null());
+  EXPECT_TRUE(cases[1].find("inside")->is_null());
   EXPECT_EQ(cases[1].text("reason"), "too large");
+  EXPECT_FALSE(cases[0].find("inside")->boolean);
+  EXPECT_TRUE(cases[2].find("inside")->boolean);  // 2 s, the end of its interval
   EXPECT_EQ(s.node.find("groups")->items[0].real("median_rel_error"), 0.5);
   EXPECT_FALSE(s.good);  // small messages may be off by 30 %
 }
