@@ -327,6 +327,7 @@ class Run(SmallRun):
         beside = json.loads((page.parent / "comparison.json").read_text())["points"]
         self.assertEqual([(p["id"], p["verdict"]) for p in beside], [(row["id"], row["class"]) for row in said])
         self.expect(2, "report", "--compare", base)
+        self.assertIn("nothing to report on", self.expect(2, "report").stderr)
 
     def test_env(self):
         file = self.path / "env.json"

@@ -181,20 +181,34 @@ class Shown(Folders):
         self.assertIn("nobody ran", validation_section(load_validation(path)))
 
     def test_published_measurements_are_drawn_over_their_predictions(self):
-        case = {"id": "a", "source": "s", "family": "ring", "size": "4K", "ranks": 8, "published_s": 2e-3, "predicted_s": 1e-3,
+        case = {"id": "a", "source": "s", "family": "ring", "size": "4K tokens a rank", "ranks": 8, "published_s": 2e-3, "predicted_s": 1e-3,
                 "low_s": 1e-3, "high_s": 1.1e-3, "error": -0.5, "inside": False, "tolerance": 0.01, "held_out": True, "blind": False,
                 "beyond_kernel_table": True, "reason": None}
         group = {"name": "attention", "cases": 1, "median_rel_error": 0.5, "p95_rel_error": 0.5, "bias": -0.5, "inside": 0}
         path = self.validation({"points": None, "median_rel_error": None, "p95_rel_error": None, "reason": "nobody ran"})
         found = json.loads(path.read_text())
-        found["published"] = {"cases": [case, case | {"predicted_s": None, "low_s": None, "high_s": None, "error": None, "inside": None, "reason": "no"}],
+        message = {"id": "m", "size": "below 16 MB", "high_s": 3e-3, "inside": True, "blind": True, "beyond_kernel_table": False}
+        step = {"id": "t", "family": "steps, local"}
+        none = dict.fromkeys(("predicted_s", "low_s", "high_s", "error", "inside"))
+        found["published"] = {"cases": [case, case | none | {"reason": "no"}, case | message, case | step],
                               "groups": [group], "pairs": 3, "pairs_in_order": 2}
         path.write_text(json.dumps(found))
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(validate_json.main([str(path)]), 0)
-        [drawing] = published(Context([], [], None, load_validation(path)))
-        self.assertEqual([(r["label"], r["value"], r["error_text"]) for r in drawing.rows], [("a", 0.5, "-50.0 %")])
-        self.assertIn("2 of 3 pairs", drawing.finding)
+        attention, steps, messages = published(Context([], [], None, load_validation(path)))
+        [row] = attention.rows
+        self.assertEqual([row[k] for k in ("label", "origin", "value", "low", "high", "error_text", "found", "marks")],
+                         ["a", "s", 0.5, 0.5, 0.55, "-50.0 %", "development", "beyond the kernel table, outside its interval"])
+        self.assertEqual([(r["label"], r["found"], r["marks"]) for r in messages.rows], [("m", "blind", "blind")])
+        self.assertEqual((steps.rows[0]["label"], steps.suffix), ("t", "training_steps"))
+        self.assertIn("2 of 3 pairs", attention.finding)
+        self.assertIn("Inside their interval lie 0 of 1 development cases (0 %).", attention.finding)
+        self.assertNotIn("pairs", messages.finding)
+        self.assertIn("Inside their interval lie 1 of 1 blind cases (100 %).", messages.finding)
+        section = validation_section(load_validation(path))
+        self.assertIn("Inside their interval lie 0 of 2 development cases (0 %), 1 of 1 blind cases (100 %).", section)
+        self.assertIn("<td>-50.0 %</td><td>beyond the kernel table, outside its interval</td>", section)
+        self.assertIn("<td></td><td>no</td>", section)
         self.assertEqual(published(Context([], [], None)), [])
 
     def test_a_broken_validation_is_refused(self):

@@ -51,6 +51,10 @@ fs::path write_comparison(const Options& options) {
 }  // namespace
 
 int run_report(const Options& options) {
+  if (options.result_dirs.empty() && options.validation.empty())
+    throw UsageError(
+        "nothing to report on\n  hint: name a result folder, or a --validation (lnbench validate "
+        "--published --json)");
   const fs::path script = "scripts/report/make_report.py", data = data_folder(script);
   std::vector<std::string> args{python_for(data), (data / script).string()};
   args.insert(args.end(), options.result_dirs.begin(), options.result_dirs.end());

@@ -96,10 +96,6 @@ void add_result(CLI::App& command, Options& o, const std::string& resume) {
       "Resume on another host, transport or number of ranks (the result then mixes them)");
 }
 
-void add_folders(CLI::App& command, Options& o) {
-  command.add_option("DIR", o.result_dirs, "Result folders")->required();
-}
-
 // Adds the options of commands that run the points of a config on this machine.
 void add_sweep(CLI::App& command, Options& o) {
   add_points(command, o);
@@ -284,10 +280,10 @@ void add_compare_options(CLI::App& command, Options& o) {
 }
 
 void add_report_options(CLI::App& command, Options& o) {
-  add_folders(command, o);
+  command.add_option("DIR", o.result_dirs, "Result folders; none: a report of --validation alone");
   command.add_option("-o,--output", o.report_file,
                      "The HTML file (default: report.html in the folder; of several, "
-                     "together/report.html in the first)");
+                     "together/report.html in the first; of none, beside --validation's)");
   command.add_option("--validation", o.validation,
                      "Errors of the simulator (lnbench validate --json): a section of the report");
   command.add_flag("--compare", o.report_compares,
@@ -312,7 +308,7 @@ void add_list_options(CLI::App& command, Options& o) {
 }
 
 void add_export_options(CLI::App& command, Options& o) {
-  add_folders(command, o);
+  command.add_option("DIR", o.result_dirs, "Result folders")->required();
   add_format(command, o, {"csv", "jsonl"});
   command.add_option("-o,--output", o.output, "The file (default: stdout)");
 }

@@ -153,6 +153,7 @@ class ReportInBrowser(unittest.TestCase):
             "measured": [REFERENCE / "opponents-cpu"],  # not synthetic
             "compared": [full, write_result(root / "later", full_sweep()), "--comparison", verdicts],
             "validated": [batch, "--validation", errors],
+            "validation": ["--validation", errors],
         }
         cls.published = {d.name: [d] for d in REFERENCE.iterdir() if d.is_dir()} | {
             "readme": [REFERENCE / name for name in ("complexity", "constant-latency-cpu", "one-billion-cpu")]
@@ -192,7 +193,7 @@ class ReportInBrowser(unittest.TestCase):
             " rows: longnetReport.views[c.dataset.figure] ? 1 : 0}; })"
         )
         self.assertEqual(self.drawn, len(charts))
-        self.assertGreaterEqual(len(charts), {"training": 8, "models": 2}.get(name, 10))
+        self.assertGreaterEqual(len(charts), {"training": 8, "models": 2, "validation": 1}.get(name, 10))
         for chart in charts:
             self.assertGreater(min(chart["width"], chart["height"]), 60, chart)
             self.assertGreater(min(chart["marks"], chart["rows"]), 0, chart)
@@ -343,7 +344,7 @@ class ReportInBrowser(unittest.TestCase):
         self.assertLess(self.js(drawn), self.js("document.querySelectorAll('#more .chart').length"))
 
     def test_it_can_be_used_without_seeing_it(self) -> None:
-        for name in ("validated", "full"):
+        for name in ("validated", "validation", "full"):
             self.visit(name)
             self.assertEqual(self.js("document.querySelectorAll('.chart:not([role=img])').length"), 0)
             alt = self.js("[...document.querySelectorAll('[role=img]:not(.chart *)')].map(c => c.getAttribute('aria-label'))")

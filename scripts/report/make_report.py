@@ -2,9 +2,10 @@
 """Plots and one self-contained HTML report from result directories.
 
     make_report.py RESULT_DIR... [-o FILE.html] [--plots-dir DIR] [--validation FILE.json] [--comparison FILE.json]
+    make_report.py --validation FILE.json [-o FILE.html] [--plots-dir DIR]
 
 With one directory the report is RESULT_DIR/report.html and the pictures stand in RESULT_DIR/plots; with
-several, both stand in the folder `together` of the first, or beside FILE.html. Exit codes: 0 written · 2 usage, or no
+several, both stand in the folder `together` of the first, or beside FILE.html; with none, beside the validation. Exit codes: 0 written · 2 usage, or no
 readable result · 3 what could be written is, and the pictures, or the page's figures as well, could not be drawn. Example: make_report.py results/20260102T030405Z-figure5-0123abc
 """
 
@@ -27,7 +28,7 @@ from report.claims import judge  # noqa: E402
 from report.compare import load_comparison  # noqa: E402
 from report.evidence import NOT_TESTED  # noqa: E402
 from report.model import ResultError, Run, load_run  # noqa: E402
-from report.page import render_page, render_training  # noqa: E402
+from report.page import render_page, render_training, render_validation  # noqa: E402
 from report.pictures import EngineError, write_pictures  # noqa: E402
 from report.rows import Context  # noqa: E402
 from report.series import SeriesIndex  # noqa: E402
@@ -60,17 +61,17 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "results",
-        nargs="+",
+        nargs="*",
         type=Path,
         metavar="RESULT_DIR",
-        help="directory with result.json, or run.json and points.jsonl or train.jsonl",
+        help="directory with result.json, or run.json and points.jsonl or train.jsonl; none: a report of the validation alone",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FILE.html",
-        help="default: RESULT_DIR/report.html; of several directories, together/report.html in the first",
+        help="default: RESULT_DIR/report.html; of several directories, together/report.html in the first; of none, report.html beside the validation",
     )
     parser.add_argument(
         "--plots-dir", type=Path, metavar="DIR", help="where SVG and PNG files go; default: plots beside the report"
@@ -81,7 +82,16 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--comparison", type=Path, metavar="FILE.json", help="two results side by side: verdicts, as lnbench report --compare writes them"
     )
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if not arguments.results and not arguments.validation:
+        parser.error("name a RESULT_DIR, or a --validation")
+    return arguments
+
+
+def default_output(arguments: argparse.Namespace) -> Path:
+    if not arguments.results:
+        return arguments.validation.with_name("report.html")
+    return arguments.results[0] / ("report.html" if len(arguments.results) == 1 else "together/report.html")
 
 
 def make_context(directories: list[Path]) -> Context:
@@ -114,12 +124,17 @@ def failure(text: str, code: int = EXIT_USAGE) -> int:
 def write_report(ctx: Context, comparison: dict[str, Any] | None, output: Path, plots: Path) -> None:
     """The page first, then the pictures. A page whose charts cannot be drawn is written without them: raises EngineError."""
     figures = build_figures(ctx, compared=comparison is not None)
-    claims = judge(ctx)
+    claims = judge(ctx) if ctx.runs else []
     if "attention" not in ctx.kinds:  # the paper's are about attention, but for one
         claims = [c for c in claims if c.status != NOT_TESTED]
 
     def write_page(drawn: list[Figure]) -> None:
-        write_text(output, render_training(ctx, drawn) if ctx.trainings else render_page(ctx, drawn, claims, comparison))
+        if ctx.trainings:
+            write_text(output, render_training(ctx, drawn))
+        elif ctx.runs:
+            write_text(output, render_page(ctx, drawn, claims, comparison))
+        else:
+            write_text(output, render_validation(ctx, drawn))
 
     try:
         write_page(figures)
@@ -129,15 +144,14 @@ def write_report(ctx: Context, comparison: dict[str, Any] | None, output: Path, 
         raise EngineError(f"{output}: written without figures: {error}") from None
     pictures = write_pictures(figures, plots)
     absent = sum(1 for f in figures if f.absent)
-    extent = "; ".join(run.extent for run in ctx.runs)
+    extent = "; ".join(run.extent for run in ctx.runs) or "a validation"
     print(f"{output}: {extent}, {len(figures) - absent} figures ({absent} without data); {pictures} pictures in {plots}")
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     need_packages()
-    alone = len(arguments.results) == 1
-    output = arguments.output or arguments.results[0] / ("report.html" if alone else "together/report.html")
+    output = arguments.output or default_output(arguments)
     plots = arguments.plots_dir or output.parent / "plots"
     try:
         if output.exists() and not output.is_file():  # a device would be replaced by a page

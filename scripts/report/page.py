@@ -40,7 +40,7 @@ from .specs import load_json
 from .tables import full_table, skipped_table
 from .training_page import training_answer, training_method, training_table
 from .units import bytes_label, integer_label, number, plural
-from .validation import validation_section
+from .validation import validation_answer, validation_section
 
 ASSETS = Path(__file__).resolve().parent
 SOURCE_MEANING = {
@@ -300,6 +300,12 @@ def render_training(ctx: Context, figures: list[Figure]) -> str:
     return whole_page(ctx, sections, drawn=bool(figures))
 
 
+def render_validation(ctx: Context, figures: list[Figure]) -> str:
+    """The page of a validation alone."""
+    sections = [validation_answer(ctx.validation or {}, "".join(map(figure_html, figures))), validation_section(ctx.validation or {})]
+    return whole_page(ctx, sections, drawn=bool(figures))
+
+
 def whole_page(ctx: Context, sections: list[str], drawn: bool) -> str:
     styles = (ASSETS / "report.css").read_text(encoding="utf-8")
     program = script_safe((ASSETS / "report.js").read_text(encoding="utf-8"))
@@ -308,7 +314,7 @@ def whole_page(ctx: Context, sections: list[str], drawn: bool) -> str:
         f"default-src 'none'; script-src {script_hash(library)} {script_hash(program)} 'unsafe-eval'; style-src 'unsafe-inline'; "
         "img-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'"
     )
-    names = " · ".join(dict.fromkeys(r.name for r in ctx.runs))
+    names = " · ".join(dict.fromkeys(r.name for r in ctx.runs)) or "How right the simulator is"
     noscript = '<noscript><p class="notice">The figures need JavaScript; the same pictures are the SVG and PNG files written with this report.</p></noscript>'
     anchors = ("answer", "figures", "claims", "table", "skipped", "validation", "runs", "clusters", "method")
     body = "\n".join([noscript, *sections])

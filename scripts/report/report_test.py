@@ -48,6 +48,7 @@ from report.synthetic_fixture import (
     opponent,
     opponents_sweep,
     point,
+    published,
     result,
     write_interrupted,
     write_result,
@@ -347,6 +348,30 @@ class Results(unittest.TestCase):
         )
         self.assertIn("Run 2 (b)", output.read_text())
         self.assertTrue((self.folder / "pictures" / "latency.svg").is_file())
+
+    def test_a_validation_alone_is_a_report(self) -> None:
+        errors = self.folder / "errors.json"
+        measured = json.loads((ROOT / "results/reference/validation-xeon.json").read_text())
+        errors.write_text(json.dumps(measured | {"published": published()}))
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual(make_report.main(["--validation", str(errors)]), 0)
+        self.assertIn("report.html: a validation, 1 figures (0 without data)", said.getvalue())
+        self.assertEqual({p.name for p in (self.folder / "plots").iterdir()}, {"published-attention.svg", "published-attention.png"})
+        page = (self.folder / "report.html").read_text()
+        self.assertIn("<title>How right the simulator is", page)
+        self.assertRegex(page, r"36 published measurements. Inside their interval lie \d+ of 18 development cases")
+        self.assertNotIn('id="claims"', page)
+        self.assertNotIn('id="runs"', page)
+        spec = json.loads(unpacked(page, "data-published-attention"))
+        rows = spec["datasets"]["rows"]
+        self.assertEqual({r["found"] for r in rows}, {"development", "blind"})
+        self.assertTrue(all(r["low"] < r["value"] < r["high"] and r["origin"] for r in rows))
+        marks, bars = (next(layer for layer in spec["layer"] if layer["name"] == name)["encoding"] for name in ("cases", "intervals"))
+        self.assertEqual(marks["shape"]["field"], "found")
+        self.assertIn("origin", [t["field"] for t in marks["tooltip"]])
+        self.assertEqual((bars["y"]["field"], bars["y2"]["field"]), ("low", "high"))
+        with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
+            make_report.main([])
 
     def test_fixture_follows_the_schema(self) -> None:
         schema = ROOT / "configs" / "schema" / "result.schema.json"

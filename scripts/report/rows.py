@@ -77,7 +77,7 @@ class Context:
         """Kinds of figures of which the report says what they need where it has no data for them."""
         if self.trainings:
             return {"training"}
-        attention = len(self.models) < len(self.every) or not self.models
+        attention = bool(self.runs) and (len(self.models) < len(self.every) or not self.models)
         return {name for name, there in (("attention", attention), ("models", self.models), ("validation", self.validation)) if there}
 
     @cached_property

@@ -1,5 +1,5 @@
-"""The section on how right the simulator is: errors against equations, SimGrid and real runs, with a
-figure of predicted against measured seconds. Present when the report is given a validation
+"""The section on how right the simulator is: errors against equations, SimGrid, real runs, with a figure of predicted
+against measured seconds, and published measurements. Present when the report is given a validation
 (`lnbench validate --json`, scripts/validate_real.sh).
 """
 
@@ -11,9 +11,10 @@ from typing import Any
 
 from .markup import attribute, escape, scroll_table, section, table_row
 from .model import load_json
+from .rows_published import Case, inside_text, interval_of, is_predicted, marks_of, predicted_cases
 from .series import colour_of
 from .shape import check
-from .strata import HEADS, domain_text, program_of, samples_text, stratum_rows
+from .strata import HEADS, domain_text, program_of, samples_text, signed, stratum_rows
 from .units import duration_label, plural
 
 SHAPES = ("circle", "square", "triangle", "diamond", "cross")  # of places; colour means algorithm, as everywhere
@@ -131,6 +132,50 @@ def real_part(real: dict[str, Any]) -> str:
     )
 
 
+def case_row(case: Case) -> str:
+    known = (signed(case["error"]), marks_of(case)) if is_predicted(case) else ("", case["reason"] or "")
+    return table_row(
+        (
+            case["id"],
+            case["source"],
+            duration_label(case["published_s"], 4),
+            percent(case["tolerance"]),
+            duration_label(case["predicted_s"], 4),
+            interval_of(case),
+            *known,
+        )
+    )
+
+
+def published_part(found: dict[str, Any] | None) -> str:
+    """Goals, groups and cases of published measurements."""
+    if not found:
+        return ""
+    goals = [
+        table_row((g["name"], f"at {'least' if g['least'] else 'most'} {percent(g['bound'])}", percent(g["found"]), "reached" if g["reached"] else "missed"))
+        for g in found.get("goals", [])
+    ]
+    groups = [
+        table_row((g["name"], f"{g['cases']:,}", percent(g["median_rel_error"]), percent(g["p95_rel_error"]), signed(g["bias"]), f"{g['inside']:,}"))
+        for g in found["groups"]
+    ]
+    heads = ("case", "published by", "published", "tolerance of the source", "predicted", "interval", "error", "marks")
+    return (
+        f"<h3>Published measurements</h3><p>{escape(inside_text(list(filter(is_predicted, found['cases']))))} "
+        f"{found['pairs_in_order']} of {found['pairs']} pairs of algorithms are in the right order. Blind cases were found after the model was made.</p>"
+        f"{scroll_table('goals, of the cases that are not blind', ('goal', 'bound', 'found', ''), goals)}"
+        f"{scroll_table('errors by groups of published measurements', ('group', 'cases', 'median error', '95th percentile', 'bias', 'inside the interval'), groups, PRINTED)}"
+        f"{scroll_table('published measurements and their predictions', heads, map(case_row, found['cases']), PRINTED)}"
+    )
+
+
+def validation_answer(data: dict[str, Any], figures: str) -> str:
+    """The first screen of a report that holds no run; `figures` are HTML."""
+    cases = predicted_cases(data)
+    said = f"{plural(len(cases), 'published measurement')}. {inside_text(cases)}" if cases else "Nothing published was predicted: lnbench validate --published does it."
+    return f'<section id="answer"><div class="said"><p>{escape(said)}</p></div>{figures}</section>'
+
+
 def validation_section(data: dict[str, Any]) -> str:
     closed, simgrid, real = data["closed_form"], data["simgrid"], data["real"]
     goal, goal_p95 = real.get("goal_median_rel_error", 0.05), real.get("goal_p95_rel_error", 0.15)
@@ -147,4 +192,4 @@ def validation_section(data: dict[str, Any]) -> str:
         ),
     )
     table = scroll_table("errors of the simulator", ("against", "error", "of which"), rows)
-    return section("validation", "How right the simulator is", f"{table}{real_part(real)}")
+    return section("validation", "How right the simulator is", f"{table}{real_part(real)}{published_part(data.get('published'))}")
