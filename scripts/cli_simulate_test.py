@@ -269,7 +269,13 @@ class Simulate(Case):
 
     def test_recommend(self):
         out = self.expect(0, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "64", "--causal").stdout
-        self.assertIn("zigzag", out.split("# exact attention\n")[1].splitlines()[0])
+        first = out.split("# exact attention\n")[1].splitlines()[0]
+        self.assertIn("zigzag", first)
+        name = first.split()[2]
+        self.assertRegex(out.splitlines()[0], rf"^# exact attention: use {name} .*[\d.]+ [mu]?s \([\d.]+ [mu]?s to ")
+        self.assertIn("# dilated attention: use dilated", out.splitlines()[1] + out.splitlines()[2])
+        self.assertRegex(out, r"left out, as their ranks do the same: \d+, .*usp Pu=1 \(ring\)")
+        self.assertNotIn("a tie:", out.split("# exact attention\n")[1])
         self.assertIn("left out: ulysses", out)
         self.assertLessEqual(max(map(len, out.splitlines())), 100)
         rows = self.rows("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--top", "2")

@@ -17,7 +17,8 @@ struct Choice {
   size_t place;
   std::string kind;  // "exact", "dilated"
   const PointRecord& record;
-  double fastest_s, error;  // a tie: as much apart
+  double fastest_s;
+  bool ties;  // with the first
 };
 
 std::vector<Column<Choice>> choice_columns() {
@@ -34,7 +35,8 @@ std::vector<Column<Choice>> choice_columns() {
        [](C c) { return to_json(c.record.memory.predicted_peak_bytes); }},
       {"bytes_per_rank", "sent", kBytes, 8, 0,
        [](C c) { return to_json(c.record.comm.predicted_bytes_per_rank); }},
-      {"why", "", kNote, 0, 0, [](C c) { return reason_text(c.record, c.fastest_s, c.error); }},
+      {"ties", "", kText, 4, 2, [](C c) { return c.ties; }},
+      {"why", "", kNote, 0, 0, [](C c) { return reason_text(c.record, c.fastest_s); }},
   };
 }
 
@@ -42,8 +44,9 @@ void add_ranking(Table<Choice>& table, const char* title, const char* kind,
                  const std::vector<PointRecord>& records, int top, double error) {
   table.note(title);
   if (records.empty()) table.note("none fits");
+  const size_t ties = tied(records, error);
   for (size_t i = 0; i < records.size() && int(i) < top; ++i)
-    table.add({i + 1, kind, records[i], records[0].timing.median_s, error});
+    table.add({i + 1, kind, records[i], records[0].timing.median_s, i < ties});
 }
 
 // The device has no speed for any algorithm: said once.
@@ -84,17 +87,20 @@ int run_recommend(const Options& options) {
   Progress progress(options, true, int(points.size()));
   Ranking ranking;
   int number = 0;
-  WorkAhead<PointRecord> simulated(points.size(), simulation_threads(how),
-                                   [&](size_t i) { return simulate_point(points[i], how).record; });
+  WorkAhead<SimulatedPoint> simulated(points.size(), simulation_threads(how),
+                                      [&](size_t i) { return simulate_point(points[i], how); });
   for (const Point& point : points) {
     progress.start(++number, describe(point.params), 0);
-    ranking.add(simulated.next());
+    SimulatedPoint done = simulated.next();
+    ranking.add(std::move(done.record), done.program);
   }
   ranking.sort();
   progress.clear();
   const double error = tie_share(how.cluster);
   const AttentionProblem p = points.at(0).params.problem;
   Table<Choice> table(choice_columns(), table_style(options));
+  table.note("exact attention: " + answer_text(ranking.exact, error));
+  table.note("dilated attention: " + answer_text(ranking.dilated, error));
   table.note(concat(format_tokens(p.seq_len), " tokens x batch ", p.batch, ", ", p.num_heads,
                     " heads (", p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype),
                     p.causal ? ", causal" : "",
@@ -107,6 +113,9 @@ int run_recommend(const Options& options) {
   add_ranking(table, "dilated attention: another function of the tokens", "dilated",
               ranking.dilated, options.top, error);
   table.finish();
+  if (!ranking.same.empty())
+    table.note(concat("left out, as their ranks do the same: ", ranking.same.size(), ", ",
+                      few_of(ranking.same)));
   for (const std::string& why : ranking.reasons_of_stopped()) table.note("left out: " + why);
   return ranking.exact.empty() && ranking.dilated.empty() ? kFailed : kOk;
 }

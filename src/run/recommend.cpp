@@ -63,12 +63,13 @@ std::string question_config(const Question& o, const ClusterSpec& cluster) {
        {"sweep", sweep}}));
 }
 
-std::string choice_text(const PointParams& p) {
+std::string choice_text(PointParams p) {
+  p.pass = Pass::kForward;  // all candidates have the question's
   const std::string options = options_text(p, /*with_sections=*/false);
   return options.empty() ? p.algorithm : p.algorithm + " " + options;
 }
 
-std::string reason_text(const PointRecord& r, double fastest_s, double tie) {
+std::string reason_text(const PointRecord& r, double fastest_s) {
   const double total = r.timing.median_s;
   const double waits = r.phases.exposed_communication_s / total;
   std::string text;
@@ -86,17 +87,49 @@ std::string reason_text(const PointRecord& r, double fastest_s, double tie) {
     text += concat("; ", std::round(100 * total / fastest_s) / 100, " x the first");
   else if (total > 1.0005 * fastest_s)
     text += concat("; ", std::round(1000 * (total / fastest_s - 1)) / 10, " % behind the first");
-  if (total > 1.0005 * fastest_s && total <= (1 + tie) * fastest_s) text += ": a tie";
   if (r.metrics.contains(kBeyondTable)) text += "; " + kBeyondTableText;
   return text;
 }
 
-void Ranking::add(PointRecord record) {
+std::string few_of(const std::vector<std::string>& names) {
+  constexpr size_t kFew = 4;
+  if (names.size() <= kFew) return join(names, ", ");
+  return concat(join(std::vector(names.begin(), names.begin() + kFew), ", "), " and ",
+                names.size() - kFew, " more");
+}
+
+size_t tied(const std::vector<PointRecord>& ranked, double tie) {
+  const auto told = std::ranges::find_if(ranked, [&](const PointRecord& r) {
+    return r.timing.median_s > (1 + tie) * ranked[0].timing.median_s;
+  });
+  return size_t(told - ranked.begin());
+}
+
+std::string answer_text(const std::vector<PointRecord>& ranked, double tie) {
+  if (ranked.empty()) return "none fits";
+  const PointRecord& best = ranked[0];
+  std::string text = concat(
+      "use ", choice_text(best.params), ", ", format_seconds(best.timing.median_s), " (",
+      format_seconds(best.timing.ci_low_s), " to ", format_seconds(best.timing.ci_high_s), ")");
+  if (best.metrics.contains(kBeyondTable)) text += ", " + kBeyondTableText;
+  const size_t places = tied(ranked, tie);
+  if (places == 1) return text + "; nothing ties with it";
+  std::vector<std::string> names;
+  for (size_t i = 1; i < places; ++i) names.push_back(choice_text(ranked[i].params));
+  return concat(text, "; ", places == 2 ? "place 2 ties" : concat("places 2 to ", places, " tie"),
+                " with it: ", few_of(names));
+}
+
+void Ranking::add(PointRecord record, uint64_t program) {
   const AlgorithmInfo& algorithm = find_algorithm(record.params.algorithm);
-  if (record.status == PointStatus::kOk)
-    (algorithm.pattern == PatternKind::kDilated ? dilated : exact).push_back(std::move(record));
-  else if (!algorithm.one_rank_only)
-    stopped.push_back(std::move(record));
+  if (record.status != PointStatus::kOk) {
+    if (!algorithm.one_rank_only) stopped.push_back(std::move(record));
+    return;
+  }
+  const std::string name = choice_text(record.params);
+  if (const auto [at, is_new] = names_.emplace(program, name); !is_new)
+    return same.push_back(concat(name, " (", at->second, ")"));
+  (algorithm.pattern == PatternKind::kDilated ? dilated : exact).push_back(std::move(record));
 }
 
 void Ranking::sort() {

@@ -4,6 +4,7 @@
 //   Question ─> question_config ─> points, simulated one by one ─> Ranking::add ─> exact, dilated
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,19 +31,31 @@ std::string question_config(const Question& question, const ClusterSpec& cluster
 // Relative difference that predictions for this cluster cannot tell from none.
 double tie_share(const ClusterSpec& cluster);
 
-// "usp degree=8 zigzag": the algorithm with its options.
-std::string choice_text(const PointParams& params);
+// "usp zigzag Pu=8": the algorithm with its options, whatever its pass.
+std::string choice_text(PointParams params);
 // Why a record stands where it does: "waits 20 % of the time for others; 1.3 x the first".
-// `fastest_s` is the first's time, `tie` the share that cannot be told from none.
-std::string reason_text(const PointRecord& record, double fastest_s, double tie);
+// `fastest_s` is the first's time.
+std::string reason_text(const PointRecord& record, double fastest_s);
+// Places of `ranked` that the first cannot be told from: those less than `tie` slower, its own
+// among them.
+size_t tied(const std::vector<PointRecord>& ranked, double tie);
+// "use usp Pu=8, 12 ms (11 ms to 14 ms); places 2 to 3 tie with it: ring, ulysses".
+std::string answer_text(const std::vector<PointRecord>& ranked, double tie);
 
 // Records by time, the fastest first, apart by what they compute; and those that cannot run.
 struct Ranking {
   std::vector<PointRecord> exact{}, dilated{}, stopped{};
-  void add(PointRecord record);
+  std::vector<std::string> same{};  // "usp Pu=1 (ring)": left out, for its ranks do the same
+  // `program`: what its ranks do (SimulatedPoint).
+  void add(PointRecord record, uint64_t program);
   void sort();
   // One line for each reason, with the algorithm that it stops.
   std::vector<std::string> reasons_of_stopped() const;
+
+ private:
+  std::map<uint64_t, std::string> names_;  // of programs
 };
+// "a, b, c and 2 more": the first ones of a list.
+std::string few_of(const std::vector<std::string>& names);
 
 }  // namespace longnet

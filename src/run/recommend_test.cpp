@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "run/simulate_point.h"
 #include "run/sweep.h"
 
 namespace longnet {
@@ -53,15 +54,15 @@ TEST(Recommend, AsksEveryAlgorithmOnOneLengthAndNumberOfRanks) {
 
 TEST(Recommend, RanksByTimeWhatComputesTheSame) {
   Ranking ranking;
-  ranking.add(answer("ring", 3));
-  ranking.add(answer("dilated", 1));
-  ranking.add(answer("usp", 2));
+  ranking.add(answer("ring", 3), 1);
+  ranking.add(answer("dilated", 1), 2);
+  ranking.add(answer("usp", 2), 3);
   for (int i = 0; i < 2; ++i) {
     PointRecord stopped = answer("ulysses", 0, PointStatus::kSkippedUnsupported);
     stopped.reason = "more ranks than heads";
-    ranking.add(stopped);
+    ranking.add(stopped, 0);
   }
-  ranking.add(answer("local", 0, PointStatus::kSkippedUnsupported));
+  ranking.add(answer("local", 0, PointStatus::kSkippedUnsupported), 0);
   ranking.sort();
   ASSERT_EQ(ranking.exact.size(), 2u);
   EXPECT_EQ(ranking.exact[0].params.algorithm, "usp");
@@ -69,17 +70,58 @@ TEST(Recommend, RanksByTimeWhatComputesTheSame) {
   EXPECT_THAT(ranking.reasons_of_stopped(), ElementsAre("ulysses: more ranks than heads"));
 }
 
-TEST(Recommend, SaysWhatDecidesAndWhatIsATie) {
+TEST(Recommend, LeavesOutWhatDoesTheSameAsAnother) {
+  const ClusterSpec cluster = load_cluster(LONGNET_SOURCE_DIR "/configs/clusters/h100-ndr400.json");
+  const auto ranked = [&](const Question& question) {
+    const SimulatePoint how{.cluster = cluster, .communication_alone = false};
+    Ranking ranking;
+    for (const Point& point : on_cluster(
+             parse_config(question_config(question, cluster), "question", {.known = known_names()}),
+             how)) {
+      const SimulatedPoint done = simulate_point(point, how);
+      ranking.add(done.record, done.program);
+    }
+    return ranking;
+  };
+  const Ranking causal = ranked({.seq_len = "64K", .ranks = 4, .heads = 4, .causal = true});
+  // Ulysses' ranks have all tokens, in whatever order they lay.
+  EXPECT_THAT(causal.same,
+              testing::UnorderedElementsAre("ulysses zigzag (ulysses)", "usp Pu=1 (ring)",
+                                            "usp zigzag Pu=1 (ring zigzag)", "usp Pu=4 (ulysses)",
+                                            "usp zigzag Pu=4 (ulysses)"));
+  std::vector<std::string> names;
+  for (const PointRecord& r : causal.exact) names.push_back(choice_text(r.params));
+  EXPECT_THAT(names, testing::IsSupersetOf({"ring", "ring zigzag", "ring striped", "ulysses",
+                                            "usp Pu=2", "usp zigzag Pu=2"}));
+}
+
+TEST(Recommend, AnswersWithTheFirstAndWhatTiesWithIt) {
+  std::vector<PointRecord> ranked{answer("ring", 1), answer("usp", 1.04), answer("ulysses", 1.11)};
+  ranked[0].timing.ci_low_s = 0.9;
+  ranked[0].timing.ci_high_s = 1.2;
+  EXPECT_EQ(tied(ranked, 0.03), 1U);
+  EXPECT_EQ(tied(ranked, 0.12), 3U);
+  const std::string use = "use ring, 1 s (900 ms to 1.2 s)";
+  EXPECT_EQ(answer_text(ranked, 0.03), use + "; nothing ties with it");
+  EXPECT_EQ(answer_text(ranked, 0.05), use + "; place 2 ties with it: usp");
+  EXPECT_EQ(answer_text(ranked, 0.12), use + "; places 2 to 3 tie with it: usp, ulysses");
+  ranked[0].metrics["beyond_kernel_table"] = 1;
+  EXPECT_EQ(answer_text(ranked, 0.03), use + ", beyond the kernel table; nothing ties with it");
+  EXPECT_EQ(answer_text({}, 0.03), "none fits");
+  EXPECT_EQ(few_of({"a", "b", "c", "d"}), "a, b, c, d");
+  EXPECT_EQ(few_of({"a", "b", "c", "d", "e", "f"}), "a, b, c, d and 2 more");
+}
+
+TEST(Recommend, SaysWhatDecides) {
   PointRecord r = answer("ring", 1.04);
-  EXPECT_THAT(reason_text(r, 1, 0.05), HasSubstr("4 % behind the first: a tie"));
-  EXPECT_THAT(reason_text(r, 1, 0.03), testing::Not(HasSubstr("tie")));
-  EXPECT_THAT(reason_text(r, 0.52, 0.05), HasSubstr("2 x the first"));
+  EXPECT_THAT(reason_text(r, 1), HasSubstr("4 % behind the first"));
+  EXPECT_THAT(reason_text(r, 0.52), HasSubstr("2 x the first"));
   r.phases.exposed_communication_s = 0.26;
   r.work.balance = 0.5;
-  EXPECT_THAT(reason_text(r, 1.04, 0.05), HasSubstr("waits 25 % of the time"));
-  EXPECT_THAT(reason_text(r, 1.04, 0.05), HasSubstr("balance 0.5"));
+  EXPECT_THAT(reason_text(r, 1.04), HasSubstr("waits 25 % of the time"));
+  EXPECT_THAT(reason_text(r, 1.04), HasSubstr("balance 0.5"));
   r.metrics["beyond_kernel_table"] = 1;
-  EXPECT_THAT(reason_text(r, 1.04, 0.05), HasSubstr("; beyond the kernel table"));
+  EXPECT_THAT(reason_text(r, 1.04), HasSubstr("; beyond the kernel table"));
   ClusterSpec cluster = nodes_of(8);
   EXPECT_EQ(tie_share(cluster), 0.05);
   cluster.error.value = 0.12;

@@ -320,6 +320,7 @@ SimulatedPoint simulate_point(const Point& given, const SimulatePoint& options, 
         compile(unlowered_schedule(p), twins_of(p, options.cluster), options.cluster,
                 plan_of(p, options.cluster), options.max_program_bytes);
     simulate_programs(out, programs, links, options, timeline);
+    out.program = fingerprint(programs);
   });
   if (point.status == PointStatus::kSkippedUnsupported)
     out = {.record = make_record(point, Source::kSimulated)};

@@ -26,6 +26,7 @@ struct SimulatedPoint {
   SimulatedRun run{};       // the one that the median is of; with a timeline where that is small
   double simulation_s = 0;  // CPU time of all simulations of this point
   int64_t messages = 0, shared_messages = 0;  // of all of these (SimulatedRun)
+  uint64_t program = 0;                       // fingerprint of what the ranks did
 };
 
 // The points of a config on a cluster: mode "simulated", kernel "modelled", its name in

@@ -1,6 +1,7 @@
 #include "simulate/compact_program.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "core/check.h"
 
@@ -99,6 +100,44 @@ class Packer {
 };
 
 }  // namespace
+
+// FxHash, Firefox's: a word at a time.
+uint64_t fingerprint(const ProgramSet& programs) {
+  uint64_t hash = 0;
+  const auto add = [&](auto value) {
+    if constexpr (std::is_floating_point_v<decltype(value)>)
+      hash = std::rotl(hash, 5) ^ std::bit_cast<uint64_t>(value);
+    else
+      hash = std::rotl(hash, 5) ^ uint64_t(value);
+    hash *= 0x517cc1b727220a95u;
+  };
+  const auto add_all = [&](const auto& values) {
+    add(values.size());
+    for (const auto value : values) add(value);
+  };
+  for (const int number : {programs.ranks, programs.period, int(programs.exclusive_or)})
+    add(number);
+  for (const CompactProgram& program : programs.classes) {
+    for (const std::vector<CompactOp>& lane : program.lanes) {
+      add(lane.size());
+      for (const CompactOp& op : lane) {
+        for (const uint32_t n : {uint32_t(op.kind), uint32_t(op.num_next), op.first_next}) add(n);
+        add(op.peer);
+        add(op.amount);
+      }
+    }
+    add_all(program.next);
+    add_all(program.out_offsets);
+    add_all(program.in_offsets);
+    for (const auto& lane : program.issued_s) add_all(lane);
+    for (const CompactCollective& c : program.collectives) {
+      for (const int n : {c.group.first, c.group.stride, c.group.count}) add(n);
+      add_all(c.seconds);
+    }
+    add(program.memory_bytes());
+  }
+  return hash;
+}
 
 int index_in(const std::vector<int>& offsets, int offset) {
   const auto at = std::ranges::lower_bound(offsets, offset);

@@ -120,6 +120,9 @@ struct ProgramSet : Twins {
   const CompactProgram& of(Rank rank) const { return classes[size_t(rank % period)]; }
 };
 
+// A number that two sets share where their ranks do the same: ops, costs, messages, waits, memory.
+uint64_t fingerprint(const ProgramSet& programs);
+
 // An op before programs are made compact.
 struct LooseOp {
   OpKind kind;
