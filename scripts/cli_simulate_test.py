@@ -18,13 +18,21 @@ class Simulate(Case):
 
     def test_points_of_a_cluster(self):
         folder = self.path / "out"
-        out = self.simulate("--set", "sweep.ranks=8,512", "--what-if", "", "--what-if", "bandwidth=0.5", "-o", str(folder)).stdout
+        out = self.simulate("--set", "sweep.ranks=8,512", "--what-if", "latency=3", "--what-if", "", "-o", str(folder)).stdout
         self.assertIn("messages_per_s", out)
         result = self.result(folder)
         self.assertEqual(result["summary"]["verdict"], "pass")
         points = [p for p in result["points"] if p["status"] == "ok"]
+        seconds = {(p["params"]["algorithm"], p["params"]["seq_len"], p["params"]["ranks"], p["params"]["cluster"]): p["timing"]["median_s"]
+                   for p in points}
+        for p in points:
+            *key, cluster = (p["params"][k] for k in ("algorithm", "seq_len", "ranks", "cluster"))
+            ratio = p["metrics"].get("ratio_to_unchanged")
+            self.assertEqual(ratio, None if " " not in cluster else p["timing"]["median_s"] / seconds[*key, "h100-ndr400"])
+            self.assertRegex(out, rf"(?m)^{p['id']} .*" + (rf" x{ratio:.3g} .* latency=3" if ratio else " - "))
+        self.assertGreater(max(p["metrics"].get("ratio_to_unchanged", 0) for p in points), 1.5)
         self.assertEqual({p["source"] for p in points}, {"simulated"})
-        self.assertEqual({p["params"]["cluster"] for p in points}, {"h100-ndr400", "h100-ndr400 bandwidth=0.5"})
+        self.assertEqual({p["params"]["cluster"] for p in points}, {"h100-ndr400", "h100-ndr400 latency=3"})
         self.assertEqual(len({p["id"] for p in points}), len(points))
         for p in points:
             timing, phases = p["timing"], p["phases"]

@@ -29,6 +29,24 @@ std::vector<Simulated> points_of(const std::vector<SimulatePoint>& variants, con
   return all;
 }
 
+// A metric of points with a what-if.
+const std::string kRatioToUnchanged = "ratio_to_unchanged";
+
+Table<PointRecord> simulated_table(const Options& options, const std::vector<Simulated>& points,
+                                   bool compared, Progress& progress) {
+  std::vector<Point> all;
+  std::ranges::transform(points, std::back_inserter(all), &Simulated::point);
+  TableStyle style = table_style(options, &progress);
+  std::vector<Column<PointRecord>> columns = record_columns(leave_out_constants(style, all));
+  if (compared)
+    columns.insert(std::ranges::find(columns, "ci_low_s", &Column<PointRecord>::name),
+                   {{kRatioToUnchanged, "ratio", Shown::kRatio, 6, 0}, [](const PointRecord& r) {
+                      const auto at = r.metrics.find(kRatioToUnchanged);
+                      return at == r.metrics.end() ? JsonNode() : JsonNode(at->second);
+                    }});
+  return {columns, style};
+}
+
 void write_trace(TableWriter& table, const std::string& path, const SimulatedPoint& point) {
   write_file(path, chrome_trace(point.run, describe(point.record.params)) + "\n");
   table.note(concat("trace: ", path, " (chrome://tracing, ui.perfetto.dev)"));
@@ -67,17 +85,18 @@ int run_simulate(const Options& options) {
     return s.point.params.program_ranks() < s.point.params.ranks;
   });
   Progress progress(options, true, int(points.size()));
-  std::vector<Point> all;
-  std::ranges::transform(points, std::back_inserter(all), &Simulated::point);
-  Table<PointRecord> table = record_table(options, all, &progress);
+  const bool compared = variants.size() > 1 && variants[0].what_if.is_plain();
+  Table<PointRecord> table = simulated_table(options, points, compared, progress);
   table.note(concat(config.name, ": ", points_text(points.size()), " simulated on ", cluster.name,
                     " (", cluster.num_nodes(), " nodes of ", cluster.node_size(), " x ",
                     cluster.device.name, ", ", to_string(cluster.topology.kind), "); latencies ",
-                    options.alpha == "band" ? "as a band" : options.alpha));
+                    options.alpha == "band" ? "as a band" : options.alpha,
+                    compared ? "; ratio: to the same point on the cluster as it is" : ""));
   if (replicas)
     table.note(
         "replicas: one group of ranks is simulated, on links of its own; the others do the same");
   table.head();
+  UnchangedTimes times;
   int64_t messages = 0;
   double simulation_s = 0;
   int number = 0;
@@ -93,6 +112,8 @@ int run_simulate(const Options& options) {
     simulation_s += done.simulation_s;
     if (!options.trace.empty() && done.record.status == PointStatus::kOk)
       write_trace(table, options.trace, done);
+    if (const auto ratio = times.ratio(done.record, s.how->what_if))
+      done.record.metrics[kRatioToUnchanged] = *ratio;
     add_record(table, writer.append(std::move(done.record)), options);
   }
   const Summary summary = writer.finish(int64_t(points.size()));

@@ -58,6 +58,8 @@ std::string human(const JsonNode& value, Shown shown) {
       return significant(100 * value.number) + " %";
     case Shown::kSignedPercent:
       return (value.number > 0 ? "+" : "") + significant(100 * value.number) + " %";
+    case Shown::kRatio:
+      return "x" + significant(value.number);
     default:
       return value.kind == JsonNode::Kind::kInteger ? std::to_string(value.integer)
                                                     : significant(value.number);

@@ -40,6 +40,7 @@ enum class Shown {
   kCount,    // FLOPs, messages: "1.2 T"
   kPercent,  // a share of 1
   kSignedPercent,
+  kRatio,  // "x1.8"
   kSummary,
   kNote
 };

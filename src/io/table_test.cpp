@@ -49,7 +49,8 @@ TEST(Table, TextHasHumanUnitsAndNotes) {
             "     32 2 h 1 min -  # as above\n");
 }
 
-TEST(Table, SignedSharesSayPlus) {
+TEST(Table, SignedSharesSayPlusAndRatiosX) {
+  EXPECT_EQ(human(1.842, Shown::kRatio), "x1.84");
   EXPECT_EQ(human(0.0451, Shown::kSignedPercent), "+4.51 %");
   EXPECT_EQ(human(-0.5, Shown::kSignedPercent), "-50 %");
   EXPECT_EQ(human(0.0451, Shown::kPercent), "4.51 %");

@@ -41,7 +41,19 @@ std::vector<SimulatePoint> read_variants(const ClusterRequest& request, const Co
     });
     if (request.alpha != "band") how.alpha = parse_enum<AlphaSet>(request.alpha);
   }
+  std::ranges::stable_partition(variants, &WhatIf::is_plain, &SimulatePoint::what_if);
   return variants;
+}
+
+std::optional<double> UnchangedTimes::ratio(const PointRecord& record, const WhatIf& what_if) {
+  if (record.status != PointStatus::kOk) return {};
+  PointParams params = record.params;
+  params.cluster.clear();
+  const std::string id = point_id(params);
+  if (what_if.is_plain()) return seconds_[id] = record.timing.median_s, std::nullopt;
+  const auto unchanged = seconds_.find(id);
+  if (unchanged == seconds_.end()) return {};
+  return record.timing.median_s / unchanged->second;
 }
 
 ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure) {

@@ -5,6 +5,8 @@
 //   read_variants({.what_if = {"", "bandwidth=0.5"}}, config, cluster)   as it is; half as fast
 #pragma once
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +25,20 @@ struct ClusterRequest {
 // The config's file is a path from here or from the config's folder, or a shipped name. Throws
 // UsageError where neither names a cluster.
 ClusterSpec read_cluster(const ClusterRequest& request, const Config& config);
-// Returns at least one. Throws UsageError for a what-if that stands there twice.
+// Returns at least one, the unchanged cluster first. Throws UsageError for a what-if that stands
+// there twice.
 std::vector<SimulatePoint> read_variants(const ClusterRequest& request, const Config& config,
                                          const ClusterSpec& cluster);
+
+// Times of points with a what-if over those of the same points on the unchanged cluster.
+class UnchangedTimes {
+ public:
+  // Nothing for points of the unchanged cluster, and where its own did not come before.
+  std::optional<double> ratio(const PointRecord& record, const WhatIf& what_if);
+
+ private:
+  std::map<std::string, double> seconds_;  // by the id of the point on no cluster
+};
 
 // Cost of measuring simulated points for real: seconds of all runs, and hours times ranks.
 struct ClusterCost {

@@ -48,7 +48,7 @@ TEST(ClusterSweep, AVariantForEachWhatIf) {
   config.cluster.what_if = {"nodes=2"};
   EXPECT_EQ(read_variants({}, config, cluster).at(0).cluster.num_nodes(), 2);
   const auto asked = read_variants(
-      {.what_if = {"", "nodes=3"}, .alpha = "ideal", .no_collapse = true}, config, cluster);
+      {.what_if = {"nodes=3", ""}, .alpha = "ideal", .no_collapse = true}, config, cluster);
   ASSERT_EQ(asked.size(), 2u);
   EXPECT_EQ(asked[0].cluster.num_nodes(), cluster.num_nodes());
   EXPECT_EQ(asked[1].cluster.num_nodes(), 3);
@@ -60,6 +60,24 @@ TEST(ClusterSweep, AVariantForEachWhatIf) {
         read_variants({.what_if = {"nodes=3", "nodes=3"}}, config, cluster);
       },
       ThrowsMessage<UsageError>(HasSubstr("is there twice")));
+}
+
+TEST(ClusterSweep, TimesOverThoseOfTheUnchangedCluster) {
+  UnchangedTimes times;
+  const WhatIf plain, slower = parse_what_if("bandwidth=0.5");
+  const auto record = [](const char* algorithm, int ranks, double seconds, const char* cluster) {
+    PointRecord r = make_record(small_point(algorithm, ranks));
+    r.params.cluster = cluster;
+    r.timing.median_s = seconds;
+    return r;
+  };
+  EXPECT_FALSE(times.ratio(record("ring", 4, 2, "h100"), plain));
+  EXPECT_EQ(times.ratio(record("ring", 4, 3, "h100 bandwidth=0.5"), slower), 1.5);
+  EXPECT_FALSE(times.ratio(record("ring", 2, 3, "h100 bandwidth=0.5"), slower));
+  EXPECT_FALSE(times.ratio(record("usp", 4, 3, "h100 bandwidth=0.5"), slower));
+  PointRecord skipped = record("ring", 4, 3, "h100 bandwidth=0.5");
+  skipped.status = PointStatus::kSkippedMemory;
+  EXPECT_FALSE(times.ratio(skipped, slower));
 }
 
 TEST(ClusterSweep, GpuHoursAreOfAllRunsOnAllRanks) {
