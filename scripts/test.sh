@@ -30,16 +30,16 @@ left_out_asan="report_|validate_real|reference_results|published|layering|docs|m
 left_out_asan+="|command_line_(plan|configs|simulate|calibrate|measured|virtual|mpi|robust|steps)"
 left_out_asan+="|kernels.AccuracyTest|kernels.Backward.*CentralDifferences|kernels.CpuBackwardTest.(LongSums|SeveralBlocks)"
 left_out_asan+="|measure.ResidentGrowth|pattern.DependencyDepth.(Irregular|OneBillion|IsTheDiameter)"
-left_out_asan+="|model.Model.(GradientsAreThose|TheSameWhere|AStepAllocates)|run.ModelPoint.(Coll|E|RanksThat|Replicas|RowsOf)"
+left_out_asan+="|execute.Model.(GradientsAreThose|TheSameWhere|AStepAllocates)|run.ModelPoint.(Coll|E|RanksThat|Replicas|RowsOf)"
 left_out_asan+="|schedule.BackwardPrograms.(AreCorrect|OfEvery|OfRows)|schedule.Formulas.(UnequalShares|Dilated)"
 left_out_asan+="|run.PlanPoint.AModelWithout|run.SimulatePoint.AProgramThatIs|schedule.Ring.RefusesAProgram"
 left_out_asan+="|simulate.Period.RanksAPeriod|run.WalkPoint.(WhatOneUnit|GoesOn)|run.Configs.Flagships"
 left_out_asan+="|execute.*TheReferenceKernel|execute.Stratify|execute.*Preset|execute.*SameBits|execute.Executor.Allocates|execute.VirtualWalk.AShareStands"
 # Under the thread sanitizer, which looks at what threads share: not walks and choices of samples, which run on one;
 # kernels do so there; lowered collectives race forward as backward; presets and long queries are shapes among others,
-# and 32 ranks, whose memory is counted, race as eight.
+# and 32 ranks, whose memory is counted, race as eight; a model's step is an attention's passes and ops of one rank.
 left_out_tsan="measure.ResidentGrowth|execute.(Stratify|VirtualWalk|.*TheReferenceKernel|.*Preset|GradientCheck.Passes"
-left_out_tsan+="|Backward.(EveryLayout|SameBits)|ManyRanks|Executor.LongQueries)"
+left_out_tsan+="|Backward.(EveryLayout|SameBits)|ManyRanks|Model.|Executor.LongQueries)"
 # Damaged inputs are for the address sanitizer.
 declare -A left_out=([release]="^(fuzz_|sample_result|validate_json)|_NOT_BUILT$" [asan]="^($left_out_asan)" [tsan]="^($left_out_tsan)")
 failed=() times=() all_failed=""

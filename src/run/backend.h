@@ -13,10 +13,10 @@
 #include "core/cuda/device.h"
 #include "core/tagged_memory.h"
 #include "execute/executor.h"
+#include "execute/model_memory.h"
 #include "execute/virtual_walk.h"
 #include "kernels/row_worker.h"
 #include "measure/sampler.h"
-#include "model/model_memory.h"
 #include "run/measure_point.h"
 
 namespace longnet {

@@ -4,8 +4,8 @@
 #include <concepts>
 #include <span>
 
+#include "execute/model_memory.h"
 #include "execute/program_executor.h"
-#include "model/model_memory.h"
 #include "run/calibrate.h"
 #include "schedule/accounting.h"
 #include "schedule/registry.h"

@@ -1,4 +1,4 @@
-#include "model/model_memory.h"
+#include "execute/model_memory.h"
 
 #include <algorithm>
 #include <cmath>

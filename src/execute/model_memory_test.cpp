@@ -1,11 +1,10 @@
 // Training steps against the definition in double, and the same numbers for any number of ranks,
 // algorithm and option.
+#include "execute/model_memory.h"
+
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
-#include <map>
 #include <mutex>
 #include <set>
 
@@ -14,56 +13,12 @@
 #include "execute/program_executor.h"
 #include "execute/testing/allocation_counter.h"
 #include "kernels/testing/reference_model_kernel.h"
-#include "model/model_memory.h"
 #include "model/testing/model_definition.h"
+#include "model/testing/step_case.h"
 #include "schedule/check_schedule.h"
-#include "schedule/lower_collectives.h"
-#include "schedule/registry.h"
 
 namespace longnet {
 namespace {
-
-struct ModelCase {
-  std::string algorithm = "dilated";
-  int ranks = 1;  // of a sequence
-  int replicas = 1, head_groups = 1;
-  AttentionProblem problem = {
-      .seq_len = 24, .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .batch = 2, .causal = true};
-  std::vector<DilatedBranch> branches = {{8, 1}, {24, 2}};
-  ModelShape shape = {.layers = 2, .ffn_width = 40, .vocabulary = 19};
-  StepOptions options = {.logits_values = 19 * 11};
-  LayoutKind layout = LayoutKind::kContiguous;
-  bool keep_gathered = false;
-  std::string kernel = "reference";
-  int threads = 1;
-};
-
-std::string describe(const ModelCase& c) {
-  return concat(c.algorithm, " P=", c.ranks, " replicas=", c.replicas, " heads/", c.head_groups,
-                " ", to_string(c.shape.recompute), " ", to_string(c.layout),
-                c.shape.shard_optimizer ? " sharded " : " ", c.keep_gathered ? "rows kept " : "",
-                c.kernel);
-}
-
-DilatedPattern pattern_of(const ModelCase& c) {
-  const PatternKind kind = find_algorithm(c.algorithm).pattern;
-  return kind == PatternKind::kDilated  ? DilatedPattern{.branches = c.branches}
-         : kind == PatternKind::kSparse ? sparse_pattern(8, 4)
-                                        : dense_pattern(c.problem.seq_len);
-}
-
-Schedule program_of(const ModelCase& c, Pass pass = Pass::kStep) {
-  const AlgorithmInfo& algorithm = find_algorithm(c.algorithm);
-  ShardedProblem s{c.problem, pattern_of(c), {c.problem.seq_len, c.ranks, c.layout}};
-  s.options.keep_gathered = c.keep_gathered;
-  s.problem.batch /= c.replicas;
-  s.problem.num_heads /= c.head_groups, s.problem.num_kv_heads /= c.head_groups;
-  StepOptions options = c.options;
-  options.pass = pass, options.replicas = c.replicas, options.head_groups = c.head_groups;
-  return lower_collectives(training_step(c.shape, make_schedule(algorithm, s, Pass::kForward),
-                                         make_schedule(algorithm, s, Pass::kBackward), options),
-                           {});
-}
 
 // Tokens of which few are frequent, as in a text. With equally frequent tokens the gradients of
 // biases, sums over all rows, nearly cancel, and some are 1 to 1.4 * 10^-6 of their norm off.
@@ -262,7 +217,7 @@ TEST(Model, TheSameByEveryExactAlgorithm) {
   EXPECT_GE(exact.size(), 8u);
 }
 
-TEST(Model, TheSameBitsWhateverIsComputedAgainAndOnAnyThreads) {
+TEST(Model, TheSameWhateverIsComputedAgainAndOnAnyThreads) {
   ModelCase c{.ranks = 2, .kernel = "cpu"};
   const Trained one = train(c, 3);
   for (const Recompute recompute : enum_values<Recompute>())
@@ -294,129 +249,6 @@ TEST(Model, AStepAllocatesNothingOnceWarm) {
                 << describe(c) << " threads " << threads;
           });
         }
-}
-
-// Memory of one rank in a training step, with exact attention on one rank and with dilated
-// attention, which adds packs, gathered rows and partial sums under other tags.
-TEST(Model, MemoryByTagIsThatOfItsFormula) {
-  for (const char* algorithm : {"local", "dilated"})
-    for (const Recompute recompute : enum_values<Recompute>())
-      for (const bool sharded : {false, true}) {
-        ModelCase c{.algorithm = algorithm, .ranks = algorithm == std::string("local") ? 1 : 3};
-        c.shape.layers = 3, c.shape.recompute = recompute, c.shape.shard_optimizer = sharded;
-        const int64_t rows = c.problem.seq_len / c.ranks * c.problem.batch, layers = 3, ffn = 40;
-        const int64_t d = 4 * 8, k = 2 * 8, vocabulary = 19, heads = 4;
-        const int64_t of_layer =
-            2 * d * (d + k + ffn) + (d + 2 * k + ffn + 2 * d) + 2 * (3 * d + ffn);
-        const int64_t count = layers * of_layer + vocabulary * d + 2 * d, unit = 16 * c.ranks;
-        const int64_t weights = (count + unit - 1) / unit * unit;
-        const int64_t kept = recompute == Recompute::kNone ? layers * (4 * d + 3 * ffn) : 0;
-        const int64_t attended = recompute == Recompute::kFull ? 1 : layers;
-        const std::map<std::string, int64_t> values = {
-            {"weights", weights},
-            {"weight_gradients", weights},
-            {"optimizer", 2 * weights / (sharded ? c.ranks : 1)},
-            {"activations", rows * ((layers + 6) * d + 4 * ffn + kept) + 4 * c.ranks},
-            {"query", attended * rows * d},
-            {"key_value", attended * rows * 2 * k},
-            {"output", attended * rows * (d + heads)},  // and its LSE
-            {"grad_out", rows * d},
-            {"statistics", rows * 2 * heads},
-            {"grad_query", rows * d},
-            {"grad_key_value", rows * 2 * k},
-            {"tokens", 2 * rows + 2},
-            {"logits", std::min<int64_t>(rows, 11) * vocabulary}};
-        for (Rank rank = 0; rank < c.ranks; ++rank) {
-          const auto counted = program_of(c).program(rank).memory_by_tag();
-          for (const auto& [tag, count_of] : values)
-            EXPECT_EQ(counted.at(tag), 4 * count_of) << describe(c) << " " << tag;
-          EXPECT_EQ(counted.size() == values.size(), c.ranks == 1) << describe(c);
-          if (c.ranks == 1) continue;
-          // Gathered rows lie in one place for each pass, or in each layer until the second pass.
-          ModelCase keeping = c;
-          keeping.keep_gathered = true;
-          const auto keeps = program_of(keeping).program(rank).memory_by_tag();
-          EXPECT_EQ(keeps.at("gathered"), attended * counted.at("gathered") / 2)
-              << describe(keeping);
-        }
-      }
-}
-
-TEST(Model, PlantedFaultsOfAProgramAreFound) {
-  ModelCase c{.ranks = 2};
-  Pass pass = Pass::kStep;
-  const auto faults_with = [&](const std::function<void(RankProgram&)>& plant) {
-    Schedule step = program_of(c, pass);
-    step.program = [make = step.program, plant](Rank rank) {
-      RankProgram program = make(rank);
-      if (rank == 1) plant(program);
-      return program;
-    };
-    return check_schedule(step);
-  };
-  EXPECT_THAT(faults_with([](RankProgram&) {}), testing::IsEmpty());
-  const auto weight_gradient = [](const Op& op) {
-    const auto* gemm = std::get_if<Gemm>(&op.what);
-    return gemm && gemm->transpose_a;
-  };
-  // A gradient that a rank never adds, or adds twice; the sum of one layer's input.
-  const std::string lacks = "do not hold every row of the batch once";
-  EXPECT_THAT(faults_with([&](RankProgram& p) {
-                const auto op = std::ranges::find_if(p.ops, weight_gradient);
-                op->what = RowWise{{{}, {}, false}, RowFunction::kAdd};
-              }),
-              testing::Contains(testing::HasSubstr(lacks)));
-  EXPECT_THAT(faults_with([&](RankProgram& p) {
-                auto& gemm = std::get<Gemm>(std::ranges::find_if(p.ops, weight_gradient)->what);
-                gemm.from.push_back(gemm.from[1]);
-                gemm.into.push_back(gemm.into[0]);
-              }),
-              testing::Contains(testing::HasSubstr(lacks)));
-  EXPECT_THAT(faults_with([&](RankProgram& p) {
-                std::ranges::find_if(p.ops, weight_gradient)->after.clear();
-              }),
-              testing::Contains(testing::HasSubstr("races")));
-  // Sums that come from the other replica and are never added.
-  c.ranks = 1, c.replicas = 2;
-  EXPECT_THAT(faults_with([](RankProgram&) {}), testing::IsEmpty());
-  EXPECT_THAT(faults_with([](RankProgram& p) {
-                const auto merge = std::ranges::find_if(p.ops, [&](const Op& op) {
-                  const auto* m = std::get_if<Merge>(&op.what);
-                  return m && p.slots[size_t(m->from.slot)].kind == TensorKind::kValues;
-                });
-                merge->what = RowWise{{{}, {}, false}, RowFunction::kAdd};
-              }),
-              testing::Contains(testing::HasSubstr(lacks)));
-  // Rows that are not summed up over the ranks that split heads, or without the part of one.
-  c.replicas = 1, c.head_groups = 2;
-  EXPECT_THAT(faults_with([](RankProgram&) {}), testing::IsEmpty());
-  const std::string lacks_heads = "does not hold what head group 0 adds, once";
-  EXPECT_THAT(faults_with([](RankProgram& p) {
-                const auto merge = std::ranges::find_if(p.ops, [&](const Op& op) {
-                  const auto* m = std::get_if<Merge>(&op.what);
-                  return m && p.slots[size_t(m->into.slot)].tag == SlotTag::kActivations;
-                });
-                merge->what = RowWise{{{}, {}, false}, RowFunction::kAdd};
-              }),
-              testing::Contains(testing::HasSubstr(lacks_heads)));
-  EXPECT_THAT(faults_with([](RankProgram& p) {
-                const auto part = std::ranges::find_if(p.ops, [&](const Op& op) {
-                  const auto* gemm = std::get_if<Gemm>(&op.what);
-                  return gemm && gemm->of_heads;
-                });
-                std::get<Gemm>(part->what).of_heads = false;
-              }),
-              testing::Contains(testing::HasSubstr("does not hold what head group 1 adds")));
-  c.head_groups = 1, c.replicas = 2;
-  // Without an update, a gradient that the own rows add to twice.
-  pass = Pass::kForwardBackward;
-  EXPECT_THAT(faults_with([](RankProgram&) {}), testing::IsEmpty());
-  EXPECT_THAT(faults_with([&](RankProgram& p) {
-                auto& gemm = std::get<Gemm>(std::ranges::find_if(p.ops, weight_gradient)->what);
-                gemm.from.push_back(gemm.from[1]);
-                gemm.into.push_back(gemm.into[0]);
-              }),
-              testing::Contains(testing::HasSubstr(lacks)));
 }
 
 }  // namespace
