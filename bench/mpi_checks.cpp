@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "comm/testing/communicator_checks.h"
 #include "comm/testing/late_communicator.h"
 #include "core/check.h"
@@ -198,8 +198,8 @@ void check_everything(Communicator& comm) {
 }
 
 int run(int argc, char** argv) {
-  MpiWorld world(&argc, &argv);
-  Communicator& comm = world.communicator();
+  const std::unique_ptr<RankProcesses> processes = mpi_transport().join();
+  Communicator& comm = processes->communicator();
   const std::string_view mode = argc > 1 ? argv[1] : "";
   try {
     if (mode == "--break-rank-1") {

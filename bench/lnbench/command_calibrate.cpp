@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "lnbench/terminal.h"

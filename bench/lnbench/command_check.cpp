@@ -1,5 +1,5 @@
 // `lnbench check`: points on threads or under mpirun against the reference, once each.
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 #include "io/units.h"
 #include "lnbench/terminal.h"

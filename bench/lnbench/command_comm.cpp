@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/units.h"

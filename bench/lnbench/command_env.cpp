@@ -1,8 +1,9 @@
 // `lnbench env`: what this machine is, and whether it is fit to measure.
+#include <iomanip>
 #include <iostream>
 
 #include "comm/cuda/device_transport.h"
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
 #include "io/units.h"
@@ -57,9 +58,11 @@ int run_env(const Options& options) {
               << format_si(measure_fma_peak_flops(env.usable_threads, 0.3), "FLOP/s") << " on "
               << env.usable_threads << " (measured, fp32)\n"
               << "triad     " << format_bytes(measure_memory_bandwidth(env.usable_threads))
-              << "/s (measured)\n"
-              << "mpi       " << (mpi_available() ? "built in" : "not in this build") << "\n"
-              << gpu_lines();
+              << "/s (measured)\n";
+    for (const HostTransport& transport : host_transports())
+      std::cout << std::left << std::setw(10) << transport.name
+                << (transport.is_built_in ? "built in" : "not in this build") << "\n";
+    std::cout << gpu_lines();
   }
   const auto warnings = fitness_warnings(env, build);
   warn(warnings);

@@ -259,7 +259,7 @@ int run_plan(const Options& options) {
     return plan_on_cluster(options, config);
   scale_batch_to_device(config);
   // Defaults are those of `run` without a launcher.
-  const std::string transport = transport_of(config, /*launched=*/false);
+  const std::string transport = transport_of(config, /*launched=*/nullptr);
   const int world = options.ranks > 0 ? options.ranks : default_world_size(config);
   auto points = read_points(config, {.world_size = world,
                                      .filter = options.filter,

@@ -4,7 +4,7 @@
 #include <set>
 #include <sstream>
 
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "io/units.h"

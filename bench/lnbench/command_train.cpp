@@ -1,7 +1,7 @@
 // `lnbench train`: a byte-level language model around the attention of a config's one point.
 #include <cmath>
 
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "io/units.h"

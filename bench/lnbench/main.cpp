@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 #include "json/text.h"
 #include "lnbench/commands.h"
@@ -58,7 +58,8 @@ class HelpFormatter : public CLI::Formatter {
 std::string command_line_text(int argc, char** argv) {
   std::string text;
   for (int i = 0; i < argc; ++i) text += concat(i > 0 ? " " : "", shell_word(argv[i]));
-  return launched_world_size() ? concat("mpirun -np ", *launched_world_size(), " ", text) : text;
+  const std::optional<Launch> launch = launched();
+  return launch ? concat("mpirun -np ", launch->ranks, " ", text) : text;
 }
 
 int dispatch(int argc, char** argv) {
@@ -130,8 +131,8 @@ int main(int argc, char** argv) {
     if (code == kOk) code = kUnusable;
   }
   // Under a launcher other ranks may be waiting for this one. MPI was left unfinalised (see
-  // ~MpiWorld), so that the launcher ends them, with this exit code.
+  // ~MpiWorld in mpi_world.cpp), so that the launcher ends them, with this exit code.
   std::cerr << std::flush;
-  if (launched_world_size()) std::_Exit(code);
+  if (launched()) std::_Exit(code);
   return code;
 }

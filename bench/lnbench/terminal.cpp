@@ -11,7 +11,7 @@
 #include <fstream>
 #include <iostream>
 
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 #include "core/stopwatch.h"
 #include "io/units.h"
@@ -48,7 +48,7 @@ void request_stop(int signal) {
 // Open MPI gives its processes a pseudo-terminal even when mpirun's own output goes to a file.
 bool is_terminal(int file_descriptor) {
   const char* const kind = std::getenv("TERM");
-  return !launched_world_size() && isatty(file_descriptor) != 0 &&
+  return !launched() && isatty(file_descriptor) != 0 &&
          (kind == nullptr || std::string_view(kind) != "dumb");
 }
 
@@ -166,8 +166,7 @@ void print_ranks_missing(TableWriter& table, const std::vector<Point>& points, i
   if (beyond > 0)
     table.note(concat(
         points_text(beyond), beyond == 1 ? " needs" : " need", " more ranks than the ", world_size,
-        " there are: ", launched_world_size() ? "" : concat("--ranks ", most, ", or "),
-        "mpirun -np ", most));
+        " there are: ", launched() ? "" : concat("--ranks ", most, ", or "), "mpirun -np ", most));
 }
 
 TableStyle table_style(const Options& options, Progress* progress) {

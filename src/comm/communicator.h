@@ -76,7 +76,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string_view transport() const = 0;  // a HostTransportKind's name
+  virtual std::string_view transport() const = 0;  // see host_transport.h
 
   // ---- the timed path: allocates nothing once warm ----
   // One request for several messages.

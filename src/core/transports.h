@@ -1,5 +1,5 @@
-// The transports by name, between hosts and between GPUs: configs (io) and options take these
-// words, comm makes the transports.
+// The transports between GPUs by name: configs (io) and options take these words, comm makes the
+// transports. Between hosts the launcher chooses (comm/host_transport.h).
 #pragma once
 #include <string>
 #include <vector>
@@ -7,9 +7,6 @@
 #include "core/enum_names.h"
 
 namespace longnet {
-
-enum class HostTransportKind { kThreads, kMpi };
-constexpr auto texts_of(HostTransportKind) { return texts("threads", "mpi"); }
 
 // auto: nccl where every rank has a GPU of its own, cuda_ipc where all share a machine, else
 // mpi_host.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/host_transport.h"
 #include "comm/threads/thread_world.h"
-#include "core/transports.h"
 #include "execute/bound_program.h"
 #include "execute/program_executor.h"
 #include "kernels/attention_kernel.h"
@@ -86,9 +86,7 @@ class HostSession final : public PointSession {
   }
 
  private:
-  bool in_one_process() const {
-    return comm_.transport() == to_string(HostTransportKind::kThreads);
-  }
+  bool in_one_process() const { return comm_.transport() == kThreadTransport; }
 
   Communicator& comm_;
   std::vector<RankPlace> places_;

@@ -4,7 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
@@ -106,8 +105,8 @@ Config read_config(const SweepRequest& request) {
   return config;
 }
 
-std::string transport_of(const Config& config, bool launched) {
-  if (config.run.mode != Mode::kVirtual) return host_transport(launched);
+std::string transport_of(const Config& config, const HostTransport* launched) {
+  if (config.run.mode != Mode::kVirtual) return name_of(launched);
   if (launched)
     throw UsageError("virtual ranks are walked by one process\n  hint: start it without mpirun");
   return "";
@@ -169,13 +168,13 @@ Sweep read_sweep(const SweepRequest& request) {
   Sweep sweep{.config = read_config(request), .points = {}, .transport = {}, .replay = {}};
   scale_batch_to_device(sweep.config);
   if (!request.max_time.empty()) sweep.stop_at_s = begin_s + parse_duration(request.max_time);
-  const bool launched = launched_world_size().has_value();
-  sweep.world_size = launched
-                         ? *launched_world_size()
-                         : (request.ranks > 0 ? request.ranks : default_world_size(sweep.config));
-  sweep.transport = transport_of(sweep.config, launched);
+  const std::optional<Launch> launch = launched();
+  sweep.world_size = launch              ? launch->ranks
+                     : request.ranks > 0 ? request.ranks
+                                         : default_world_size(sweep.config);
+  sweep.transport = transport_of(sweep.config, launched_transport());
   constexpr int kMostThreadRanks = 1024;  // each pair of them has a channel
-  if (!launched && !sweep.is_virtual() && sweep.world_size > kMostThreadRanks)
+  if (!launch && !sweep.is_virtual() && sweep.world_size > kMostThreadRanks)
     throw UsageError("--ranks ", sweep.world_size, ": at most ", kMostThreadRanks,
                      " ranks run as threads of one process\n  hint: use mpirun, "
                      "--mode virtual, or lnbench simulate");

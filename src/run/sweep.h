@@ -32,8 +32,8 @@ std::vector<Point> read_points(const Config& config, ExpandOptions options);
 // kernel or algorithm.
 std::vector<Point> distinct_patterns(const std::vector<Point>& points);
 // Returns the name of the host's transport, "mpi" or "threads"; "" in the mode virtual, which
-// throws UsageError when this process was `launched` by mpirun.
-std::string transport_of(const Config& config, bool launched);
+// throws UsageError when this process was `launched`.
+std::string transport_of(const Config& config, const HostTransport* launched);
 // Throws UsageError where run.transport moves the memory of GPUs and a kernel works on the CPU.
 void require_fitting_transport(const Config& config, const std::vector<Point>& points);
 

@@ -106,10 +106,12 @@ TEST(SweepPoints, PatternsOfManyLengthsKeepTheirOrder) {
 }
 
 TEST(SweepPoints, VirtualRanksNeedNoLauncher) {
-  EXPECT_EQ(transport_of(config_of(""), true), "mpi");
+  const HostTransport mpi = mpi_transport();
+  EXPECT_EQ(transport_of(config_of(""), &mpi), "mpi");
+  EXPECT_EQ(transport_of(config_of(""), nullptr), "threads");
   const Config config = config_of(R"(, "run": {"mode": "virtual"})");
-  EXPECT_EQ(transport_of(config, false), "");
-  EXPECT_THROW(transport_of(config, true), UsageError);
+  EXPECT_EQ(transport_of(config, nullptr), "");
+  EXPECT_THROW(transport_of(config, &mpi), UsageError);
 }
 
 TEST(SweepPoints, ADeviceTransportMovesNoHostMemory) {

@@ -11,7 +11,7 @@
 #include <iostream>
 #include <system_error>
 
-#include "comm/mpi/mpi_world.h"
+#include "comm/host_transport.h"
 #include "core/check.h"
 
 namespace longnet {
@@ -47,12 +47,14 @@ void Watchdog::leave() {
 void Watchdog::expect_start(double within_s) {
   std::error_code no_folder;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(no_folder);
-  if (const std::string job = launched_job(); !job.empty() && !no_folder) {
-    const std::string file = (folder / concat("longnet-", ::getuid(), "-", job, ".alive")).string();
+  const Launch launch = launched().value_or(Launch{});
+  if (!launch.job.empty() && !no_folder) {
+    const std::string name = concat("longnet-", ::getuid(), "-", launch.job, ".alive");
+    const std::string file = (folder / name).string();
     join(file);
     const std::lock_guard lock(mutex_);
     if (fd_ >= 0) start_file_ = file;
-    ranks_ = launched_on_one_machine() ? launched_world_size().value_or(0) : 0;
+    ranks_ = launch.on_one_machine ? launch.ranks : 0;
   }
   expect("the start", within_s);
 }

@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "comm/cuda/device_transport.h"
-#include "comm/mpi/mpi_world.h"
 #include "comm/threads/thread_world.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
@@ -23,41 +22,41 @@ namespace longnet {
 // products.
 constexpr double kExpectedShareOfDevicePeak = 0.3;
 
-World::World(int thread_ranks) : thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
+World::World(int thread_ranks, const HostTransport* launched)
+    : launched_(launched), thread_ranks_(thread_ranks), local_ranks_(thread_ranks) {
   const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  if (!launched_world_size() && tasks != nullptr && std::atoi(tasks) > 1)
+  if (!launched && tasks != nullptr && std::atoi(tasks) > 1)
     throw UsageError("srun started ", tasks,
                      " tasks that do not see each other\n  hint: srun --mpi=pmix, or mpirun");
-  if (!launched_world_size()) return;
-  mpi_ = std::make_unique<MpiWorld>(nullptr, nullptr);
-  const auto hosts = mpi()->all_texts(host_name());
+  if (!launched) return;
+  processes_ = launched->join();
+  const auto hosts = all().all_texts(host_name());
   local_ranks_ = int(std::count(hosts.begin(), hosts.end(), host_name()));
 }
 
-World::~World() = default;
-
-Communicator* World::mpi() const { return mpi_ ? &mpi_->communicator() : nullptr; }
-std::string World::mpi_version() const { return mpi_ ? mpi_->library_version() : ""; }
+std::string World::library_version() const {
+  return is_one_process() ? "" : processes_->library_version();
+}
 
 int World::threads_per_rank() const {
   const int usable = capture_environment().usable_threads;
   // A launcher that binds leaves each process its own cores; another shows all of them to each.
-  const bool bound = mpi_ && usable < int(sysconf(_SC_NPROCESSORS_ONLN));
+  const bool bound = !is_one_process() && usable < int(sysconf(_SC_NPROCESSORS_ONLN));
   return std::max(1, bound ? usable : usable / local_ranks_);
 }
 
 void World::run_ranks(int ranks, const std::function<void(Communicator&)>& rank_main) {
   check(ranks <= size(), "a point of ", ranks, " ranks in a world of ", size());
-  if (!mpi_) return run_on_threads(ranks, rank_main);
-  if (const auto part = mpi()->first_ranks(ranks)) rank_main(*part);
-  mpi()->resting_barrier();
+  if (is_one_process()) return run_on_threads(ranks, rank_main);
+  if (const auto part = all().first_ranks(ranks)) rank_main(*part);
+  all().resting_barrier();
 }
 
 // Threads share a process, which has but one load.
 void World::mark_load() {
   if (next_load_ && smallest(next_load_->passed_s()) < OtherLoad::kShortest_s) return;
   load_ = next_load_;
-  next_load_.emplace(run(mpi_ ? size() : 1,
+  next_load_.emplace(run(is_one_process() ? 1 : size(),
                          [](Communicator& comm) { return cpus_here(gather(comm, this_place())); }));
   if (!load_) load_ = next_load_;
 }
@@ -65,7 +64,7 @@ void World::mark_load() {
 double World::busy_share() {
   const OtherLoad& load =
       smallest(next_load_->passed_s()) < OtherLoad::kShortest_s ? *load_ : *next_load_;
-  return run(mpi_ ? size() : 1,
+  return run(is_one_process() ? 1 : size(),
              [&load](Communicator& comm) { return longnet::busy_share(load, comm); });
 }
 
@@ -171,7 +170,7 @@ std::map<std::string, std::string> device_software() {
 }
 
 Environment environment_of(const World& world, double busy_share, bool with_devices) {
-  Environment known{.mpi_version = world.mpi_version(), .busy_share = busy_share};
+  Environment known{.mpi_version = world.library_version(), .busy_share = busy_share};
   if (with_devices) known.devices = device_lines(), known.device_software = device_software();
   return capture_environment(known);
 }

@@ -1,5 +1,5 @@
-// The ranks that a command runs on, processes of MPI under a launcher, else threads of this
-// process; and their machine: its limits, its measured peak, and the place of each rank.
+// The ranks that a command runs on, processes under a launcher, else threads of this process; and
+// their machine: its limits, its measured peak, and the place of each rank.
 #pragma once
 #include <functional>
 #include <map>
@@ -12,8 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "core/transports.h"
+#include "comm/host_transport.h"
 #include "io/config.h"
 #include "io/result.h"
 #include "measure/machine_load.h"
@@ -21,29 +20,23 @@
 
 namespace longnet {
 
-class MpiWorld;
-
-inline std::string host_transport(bool launched) {
-  return std::string(to_string(launched ? HostTransportKind::kMpi : HostTransportKind::kThreads));
-}
-
 class World {
  public:
-  // `thread_ranks`: ignored under a launcher. Throws when the launcher's world is not MPI's.
-  explicit World(int thread_ranks);
-  ~World();
+  // Joins the processes that were `launched`, which must outlive it; null: `thread_ranks` threads.
+  // Throws when the transport finds other processes than the launcher has started.
+  explicit World(int thread_ranks, const HostTransport* launched = launched_transport());
 
-  int rank() const { return mpi_ ? mpi()->rank() : 0; }
+  int rank() const { return is_one_process() ? 0 : all().rank(); }
   bool is_root() const { return rank() == 0; }
-  int size() const { return mpi_ ? mpi()->size() : thread_ranks_; }  // most ranks a point may have
-  bool is_one_process() const { return mpi_ == nullptr; }            // its ranks are threads
-  std::string transport() const { return host_transport(/*launched=*/bool(mpi_)); }
-  std::string mpi_version() const;  // "" without MPI
-  int threads_per_rank() const;     // cores of this process over its ranks on this machine
+  int size() const { return is_one_process() ? thread_ranks_ : all().size(); }  // most of a point
+  bool is_one_process() const { return processes_ == nullptr; }  // its ranks are threads
+  std::string transport() const { return name_of(launched_); }
+  std::string library_version() const;  // of the transport; "" of threads
+  int threads_per_rank() const;         // cores of this process over its ranks on this machine
 
   // Runs `rank_main` on the first `ranks` ranks; returns on every process when all have ended, with
-  // what it returned on rank 0 (threads) or on this process's rank (MPI; nothing where that has no
-  // part). An exception of a rank is thrown again (threads), or ends the job (MPI).
+  // what it returned on rank 0 (threads) or on this process's rank (processes; nothing where that
+  // has no part). An exception of a rank is thrown again (threads), or ends the job (processes).
   template <class RankMain>
   auto run(int ranks, const RankMain& rank_main) {
     using Returned = std::invoke_result_t<RankMain, Communicator&>;
@@ -63,12 +56,15 @@ class World {
     return run(size(), rank_main);
   }
   // Rank 0's flag, on every process.
-  bool agree(bool root_flag) { return mpi_ ? mpi()->broadcast_flag(root_flag) : root_flag; }
+  bool agree(bool root_flag) {
+    return is_one_process() ? root_flag : all().broadcast_flag(root_flag);
+  }
   // The smallest value of all processes, on every process.
-  double smallest(double value) { return mpi_ ? -mpi()->max_of(-value) : value; }
+  double smallest(double value) { return is_one_process() ? value : -all().max_of(-value); }
   // One text per rank: host name and cores.
   std::vector<std::string> all_texts(const std::string& mine) {
-    return mpi_ ? mpi()->all_texts(mine) : std::vector<std::string>(size_t(thread_ranks_), mine);
+    return is_one_process() ? std::vector<std::string>(size_t(thread_ranks_), mine)
+                            : all().all_texts(mine);
   }
   int ranks_on_this_machine() const { return local_ranks_; }
 
@@ -80,8 +76,9 @@ class World {
 
  private:
   void run_ranks(int ranks, const std::function<void(Communicator&)>& rank_main);
-  Communicator* mpi() const;  // null without a launcher
-  std::unique_ptr<MpiWorld> mpi_;
+  Communicator& all() const { return processes_->communicator(); }  // of processes
+  const HostTransport* launched_;
+  std::unique_ptr<RankProcesses> processes_;  // null: ranks are threads
   int thread_ranks_, local_ranks_ = 1;
   std::optional<OtherLoad> load_, next_load_;  // since the last two moments that were far apart
 };

@@ -1,14 +1,17 @@
-// Builds without MPI: the same interface, which throws.
-#include "comm/mpi/mpi_world.h"
+// Builds without MPI: its launchers are recognised, and refused.
+#include "comm/mpi/mpi_launch.h"
 #include "core/check.h"
 
 namespace longnet {
 
-bool mpi_available() { return false; }
-MpiWorld::MpiWorld(int*, char***) {
-  throw UsageError("this build has no MPI (LONGNET_MPI=OFF); run without mpirun, with --ranks N");
+HostTransport mpi_transport() {
+  return {.name = "mpi",
+          .launch = mpi_launch,
+          .join = []() -> std::unique_ptr<RankProcesses> {
+            throw UsageError(
+                "this build has no MPI (LONGNET_MPI=OFF); run without mpirun, with --ranks N");
+          },
+          .is_built_in = false};
 }
-MpiWorld::~MpiWorld() = default;
-std::string MpiWorld::library_version() const { return "none"; }
 
 }  // namespace longnet

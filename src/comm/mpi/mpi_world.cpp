@@ -1,4 +1,4 @@
-#include "comm/mpi/mpi_world.h"
+// Ranks as processes of MPI: the only file that includes <mpi.h>.
 
 #include <mpi.h>
 
@@ -6,16 +6,18 @@
 #include <chrono>
 #include <climits>
 #include <deque>
+#include <exception>
 #include <map>
 #include <numeric>
 #include <thread>
 
+#include "comm/mpi/mpi_launch.h"
 #include "core/check.h"
-#include "core/transports.h"
 
 namespace longnet {
 namespace {
 
+constexpr std::string_view kMpi = "mpi";
 constexpr int64_t kLargestMessage = int64_t{1} << 30;  // MPI counts in ints: longer ones are split
 constexpr int kDataTag = 1, kGroupTag = 2;
 
@@ -47,7 +49,7 @@ class MpiCommunicator final : public Communicator {
 
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string_view transport() const override { return to_string(HostTransportKind::kMpi); }
+  std::string_view transport() const override { return kMpi; }
 
   Request iall_gather(const RankGroup& group, std::span<std::byte> into,
                       std::span<const int64_t> counts) override {
@@ -301,37 +303,51 @@ class MpiCommunicator final : public Communicator {
   std::map<RankGroup, Collective> groups_;
 };
 
-}  // namespace
-
-bool mpi_available() { return true; }
-
-MpiWorld::MpiWorld(int* argc, char*** argv) {
-  int provided = 0;
-  require(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-  check(provided >= MPI_THREAD_FUNNELED, "MPI gives thread level ", provided,
-        ", funneled is needed");
-  communicator_ = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
-  const int expected = launched_world_size().value_or(1), seen = communicator_->size();
-  if (expected != seen)
-    throw Error("the launcher started ", expected, " ranks but MPI sees ", seen,
-                ": this program is linked with another MPI (", library_version(),
-                "); start it with that one's mpirun");
-}
-
-MpiWorld::~MpiWorld() {
-  // A rank that leaves by an exception cannot finalise: the others may be waiting for it elsewhere.
-  // It ends without, and the launcher then ends them.
-  if (std::uncaught_exceptions() > exceptions_before_) return;
-  communicator_.reset();
-  MPI_Finalize();
-}
-
-std::string MpiWorld::library_version() const {
+std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(text, &length);
   std::string version(text, size_t(length));
   return version.substr(0, version.find(','));
+}
+
+// Initialises MPI (thread level: funneled) and finalises it when destroyed.
+class MpiWorld final : public RankProcesses {
+ public:
+  MpiWorld() {
+    int provided = 0;
+    require(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+    check(provided >= MPI_THREAD_FUNNELED, "MPI gives thread level ", provided,
+          ", funneled is needed");
+    communicator_ = std::make_unique<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
+    const int expected = mpi_launch().value_or(Launch{}).ranks, seen = communicator_->size();
+    if (expected != seen)  // the sign of a program linked with another MPI
+      throw Error("the launcher started ", expected, " ranks but MPI sees ", seen,
+                  ": this program is linked with another MPI (", longnet::library_version(),
+                  "); start it with that one's mpirun");
+  }
+  ~MpiWorld() override {
+    // A rank that leaves by an exception cannot finalise: the others may be waiting for it
+    // elsewhere. It ends without, and the launcher then ends them.
+    if (std::uncaught_exceptions() > exceptions_before_) return;
+    communicator_.reset();
+    MPI_Finalize();
+  }
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  Communicator& communicator() override { return *communicator_; }
+  std::string library_version() const override { return longnet::library_version(); }
+
+ private:
+  std::unique_ptr<Communicator> communicator_;
+  int exceptions_before_ = std::uncaught_exceptions();
+};
+
+}  // namespace
+
+HostTransport mpi_transport() {
+  return {.name = kMpi, .launch = mpi_launch, .join = [] { return std::make_unique<MpiWorld>(); }};
 }
 
 }  // namespace longnet

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <thread>
 
+#include "comm/host_transport.h"
 #include "core/check.h"
-#include "core/transports.h"
 
 namespace longnet {
 namespace {
@@ -109,7 +109,7 @@ class ThreadCommunicator final : public Communicator {
 
   Rank rank() const override { return rank_; }
   int size() const override { return world_->ranks; }
-  std::string_view transport() const override { return to_string(HostTransportKind::kThreads); }
+  std::string_view transport() const override { return kThreadTransport; }
 
   Request post(std::span<const Transfer> transfers) override {
     const Request id = new_request();
