@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "core/testing/test_support.h"
-#include "io/record_table.h"
+#include "json/json_tree.h"
 
 namespace longnet {
 namespace {
@@ -145,86 +145,6 @@ TEST(Table, LinesBeginOnAClearedLine) {
   table.add(kRows[0]);
   table.note("x");
   EXPECT_EQ(out.str(), "<# ranks     time options\n<      2  1.23 ms -\n<# x\n");
-}
-
-TEST(RecordTable, AxesHaveColumns) {
-  PointRecord r;
-  r.params.algorithm = "ring";
-  r.params.ranks = 4;
-  r.params.problem.seq_len = 8192;
-  std::ostringstream out;
-  Table<PointRecord> table(record_columns(), {.format = TableFormat::kCsv, .out = &out});
-  table.add(r);
-  EXPECT_EQ(out.str().substr(0, 60),
-            "id,status,source,algorithm,kernel,ranks,seq_len,batch,median");
-  EXPECT_NE(out.str().find(",ring,cpu,4,8192,1,"), std::string::npos) << out.str();
-  const ColumnHead head = column_of(*find_axis("seq_len"));
-  EXPECT_EQ(head.shown, Shown::kTokens);
-  EXPECT_EQ(column_of(*find_axis("kernel")).priority, 4);
-}
-
-TEST(RecordTable, ConstantsAreColumnsOfOneValue) {
-  std::vector<Point> points(2, Point{.params = standard_params()});
-  points[0].params.problem.seq_len = points[1].params.problem.seq_len = 8192;
-  points[1].params.ranks = 2;
-  for (Point& point : points) point.params.problem.head_dim = 128;
-  EXPECT_EQ(constants_of(points).text, "algorithm dilated, seq_len 8K, batch 1, d=128");
-  EXPECT_TRUE(constants_of(points).columns.contains("options"));
-  points[1].params.problem.causal = true;
-  const Constants same = constants_of(points);
-  EXPECT_EQ(same.columns, std::set<std::string>({"algorithm", "batch", "seq_len"}));
-  EXPECT_EQ(shown_options(points[0].params, same.options), "");
-  EXPECT_EQ(shown_options(points[1].params, same.options), "causal");
-  points.pop_back();
-  EXPECT_TRUE(constants_of(points).columns.empty());
-}
-
-TEST(RecordTable, FitsIntoAHundredColumns) {
-  PointRecord r;
-  r.id = "0123abcd";
-  r.params.algorithm = "query_gather";
-  r.params.ranks = 4096;
-  r.params.problem.seq_len = int64_t{1} << 30;
-  r.params.problem.batch = 131072;
-  r.timing.median_s = 1234;
-  r.work.share_of_peak = 0.123456;
-  r.comm.counted_bytes_per_rank = int64_t{270582939648};
-  r.check.rel_l2_error = 3.7e-7;
-  for (const PointStatus status : {PointStatus::kOk, PointStatus::kSkippedUnsupported}) {
-    r.status = status;
-    r.reason = status == PointStatus::kOk ? "" : "needs 4096 ranks, there are 2";
-    std::ostringstream out;
-    Table<PointRecord> table(record_columns(), {.out = &out});
-    table.add(r);
-    EXPECT_NE(out.str().find("252 GiB"), std::string::npos);
-    EXPECT_NE(out.str().find("12.3 %"), std::string::npos);
-    std::istringstream lines(out.str());
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
-  }
-}
-
-TEST(RecordTable, ExportHoldsEveryValueOnce) {
-  PointRecord a, b;
-  a.id = "a", b.id = "b";
-  a.timing.median_s = 2;
-  a.timing.samples_s = {1, 2, 3};
-  b.metrics["device_power_w"] = 600;
-  const std::vector<FlatRecord> all{flat_record(to_json(a)), flat_record(to_json(b))};
-  for (const bool with_lists : {false, true}) {
-    std::ostringstream out;
-    Table<FlatRecord> table(flat_columns(all, with_lists),
-                            {.format = TableFormat::kJsonLines, .out = &out});
-    for (const FlatRecord& record : all) table.add(record);
-    std::istringstream lines(out.str());
-    std::string first, second;
-    std::getline(lines, first), std::getline(lines, second);
-    const JsonNode row = parse_json(first, "test"), other = parse_json(second, "test");
-    EXPECT_EQ(row.real("timing.median_s"), 2);
-    EXPECT_TRUE(row.find("metrics.device_power_w")->is_null());
-    EXPECT_EQ(other.real("metrics.device_power_w"), 600);
-    EXPECT_EQ(row.find("timing.samples_s") != nullptr, with_lists);
-    EXPECT_EQ(row.keys, other.keys);
-  }
 }
 
 }  // namespace
