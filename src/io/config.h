@@ -208,7 +208,7 @@ struct MemoryConfig {
     visit("limit_fraction", m.limit_fraction, {.min = 0, .max = 1, .min_excluded = true});
     visit("limit_bytes", m.limit_bytes,
           {.min = 1, .max = 0x1p60, .unit = Unit::kBytes, .omit = true});
-    visit("on_exceed", m.on_exceed, {.words = {"skip"}});
+    visit("on_exceed", m.on_exceed, {.words = {"skip", "fail"}});
   }
 };
 

@@ -194,7 +194,7 @@ TEST(ConfigMistakes, ExclusionsAndLimits) {
        "dir/x.json:3: memory.limit_fraction:", "at most 1, is 1.5", ""},
       {with(R"("memory": { "limit_bytes": "8 gigs" })"),
        "dir/x.json:3: memory.limit_bytes:", "number of bytes", "\"8GiB\""},
-      {with(R"("memory": { "on_exceed": "fail" })"),
+      {with(R"("memory": { "on_exceed": "stop" })"),
        "dir/x.json:3: memory.on_exceed:", "is not known", "skip"},
   });
 }

@@ -66,6 +66,14 @@ void require_this_machine(const Sweep& sweep, const Plan& plan, World& world) {
                        "simulate need no GPU");
 }
 
+void require_memory(const Config& config, const Plan& plan) {
+  if (config.memory.on_exceed != "fail") return;
+  for (const PointPlan& p : plan.points)
+    if (p.point.status == PointStatus::kSkippedMemory)
+      throw UsageError(config.path, ": ", describe(p.point.params), ": ", p.point.reason,
+                       "\n  hint: --set memory.on_exceed=skip leaves such points out");
+}
+
 }  // namespace
 
 KnownNames known_names() {
@@ -228,6 +236,7 @@ Plan make_plan(const Sweep& sweep, World& world) {
     plan.points.push_back(plan_point(point, limits, plan.threads, ranks_here));
   agree_on_refusals(plan.points, world);
   require_this_machine(sweep, plan, world);
+  require_memory(sweep.config, plan);
   return plan;
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "core/testing/test_support.h"
 #include "io/axes.h"
 #include "run/backend.h"
 #include "run/testing/points.h"
@@ -133,6 +134,21 @@ TEST(MachineLimits, MemoryAndSpeedAreShares) {
   EXPECT_EQ(limits.point_timeout_s, 7);
   EXPECT_TRUE(limits.device_limit_given);
   EXPECT_GE(default_world_size(config), 1);
+}
+
+TEST(MakePlan, PointsThatExceedMemoryAreSkippedOrFail) {
+  World world(2, nullptr);
+  Sweep sweep;
+  sweep.config = config_of(R"(, "memory": {"limit_bytes": 1000})");
+  sweep.points = read_points(sweep.config, {.world_size = 2, .max_ranks = 2});
+  const auto status = [&] { return make_plan(sweep, world).points.front().point.status; };
+  EXPECT_EQ(status(), PointStatus::kSkippedMemory);
+  sweep.config.memory.on_exceed = "fail";
+  EXPECT_THAT(usage_error(status),
+              testing::AllOf(testing::HasSubstr("small.json: "), testing::HasSubstr(" are allowed"),
+                             testing::HasSubstr("memory.on_exceed=skip")));
+  sweep.config.memory.limit_bytes = int64_t{1} << 40;
+  EXPECT_EQ(status(), PointStatus::kOk);
 }
 
 TEST(Backend, KernelsRunOnHostOrGpu) {
