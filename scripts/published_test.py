@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The simulator against published measurements, as docs/simulator.md and README.md state it: the tables of errors and of
+"""The simulator against published measurements, as docs/simulator-accuracy.md and README.md state it: the tables of errors and of
 goals are those that `lnbench validate --published` finds now. `--print` prints them for the page. Run by ctest as
 `published`; LNBENCH names the program.
 """
@@ -95,7 +95,7 @@ class Published(unittest.TestCase):
         self.assertEqual([c["id"] for c in published()["cases"] if c["reason"]], [])
 
     def test_the_page_states_the_errors_and_goals_of_today(self) -> None:
-        page = (ROOT / "docs/simulator.md").read_text(encoding="utf-8")
+        page = (ROOT / "docs/simulator-accuracy.md").read_text(encoding="utf-8")
         for row in error_rows() + goal_rows() + left_out_rows():
             self.assertIn(f"\n{row}\n", page, "scripts/published_test.py --print has the rows of today")
         self.assertIn(summary(), (ROOT / "README.md").read_text(encoding="utf-8"))
