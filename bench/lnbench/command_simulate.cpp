@@ -29,22 +29,11 @@ std::vector<Simulated> points_of(const std::vector<SimulatePoint>& variants, con
   return all;
 }
 
-// A metric of points with a what-if.
-const std::string kRatioToUnchanged = "ratio_to_unchanged";
-
 Table<PointRecord> simulated_table(const Options& options, const std::vector<Simulated>& points,
-                                   bool compared, Progress& progress) {
+                                   Progress& progress) {
   std::vector<Point> all;
   std::ranges::transform(points, std::back_inserter(all), &Simulated::point);
-  TableStyle style = table_style(options, &progress);
-  std::vector<Column<PointRecord>> columns = record_columns(leave_out_constants(style, all));
-  if (compared)
-    columns.insert(std::ranges::find(columns, "ci_low_s", &Column<PointRecord>::name),
-                   {{kRatioToUnchanged, "ratio", Shown::kRatio, 6, 0}, [](const PointRecord& r) {
-                      const auto at = r.metrics.find(kRatioToUnchanged);
-                      return at == r.metrics.end() ? JsonNode() : JsonNode(at->second);
-                    }});
-  return {columns, style};
+  return record_table(options, all, &progress);
 }
 
 void write_trace(TableWriter& table, const std::string& path, const SimulatedPoint& point) {
@@ -86,7 +75,7 @@ int run_simulate(const Options& options) {
   });
   Progress progress(options, true, int(points.size()));
   const bool compared = variants.size() > 1 && variants[0].what_if.is_plain();
-  Table<PointRecord> table = simulated_table(options, points, compared, progress);
+  Table<PointRecord> table = simulated_table(options, points, progress);
   table.note(concat(config.name, ": ", points_text(points.size()), " simulated on ", cluster.name,
                     " (", cluster.num_nodes(), " nodes of ", cluster.node_size(), " x ",
                     cluster.device.name, ", ", to_string(cluster.topology.kind), "); latencies ",
@@ -112,8 +101,7 @@ int run_simulate(const Options& options) {
     simulation_s += done.simulation_s;
     if (!options.trace.empty() && done.record.status == PointStatus::kOk)
       write_trace(table, options.trace, done);
-    if (const auto ratio = times.ratio(done.record, s.how->what_if))
-      done.record.metrics[kRatioToUnchanged] = *ratio;
+    times.compare(done.record, s.how->what_if);
     add_record(table, writer.append(std::move(done.record)), options);
   }
   const Summary summary = writer.finish(int64_t(points.size()));

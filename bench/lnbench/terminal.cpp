@@ -191,7 +191,7 @@ Table<PointRecord> record_table(const Options& options, const std::vector<Point>
                                 Progress* progress) {
   TableStyle style = table_style(options, progress);
   const std::set<std::string> common = leave_out_constants(style, points);
-  return {record_columns(common), style};
+  return {record_columns(common, compares_clusters(points)), style};
 }
 
 void add_record(Table<PointRecord>& table, const PointRecord& record, const Options& options) {

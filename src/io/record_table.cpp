@@ -101,7 +101,13 @@ Constants constants_of(const std::vector<Point>& points) {
   return same;
 }
 
-std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& common) {
+bool compares_clusters(const std::vector<Point>& points) {
+  const auto changed = std::ranges::count_if(
+      points, [](const Point& p) { return p.params.cluster.find(' ') != std::string::npos; });
+  return changed > 0 && changed < std::ssize(points);
+}
+
+std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& common, bool ratios) {
   using enum Shown;
   using R = const PointRecord&;
   std::vector<Column<PointRecord>> columns{
@@ -123,6 +129,12 @@ std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& com
       {"options", "", kText, 16, 0, [common](R r) { return shown_options(r.params, common); }},
       {"note", "", kNote, 0, 0, [](R r) { return note_of(r); }},
   };
+  if (ratios)
+    columns.insert(std::ranges::find(columns, "ci_low_s", &Column<PointRecord>::name),
+                   {{"ratio_to_unchanged", "ratio", kRatio, 6, 0}, [](R r) {
+                      const auto at = r.metrics.find("ratio_to_unchanged");
+                      return at == r.metrics.end() ? JsonNode() : JsonNode(at->second);
+                    }});
   insert_axis_columns(columns, "median_s", &PointRecord::params);
   return columns;
 }

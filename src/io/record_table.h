@@ -41,8 +41,12 @@ struct Constants {
   std::string text;
 };
 Constants constants_of(const std::vector<Point>& points);
-// `common`: words that every row's options have, left out.
-std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& common = {});
+// Whether there are points of a changed cluster, and of the one that they are held against.
+bool compares_clusters(const std::vector<Point>& points);
+// `common`: words that every row's options have, left out. `ratios`: times over those of the
+// unchanged cluster.
+std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& common = {},
+                                                bool ratios = false);
 std::string_view colour_of(PointStatus status);  // colour of its row: "31" is red
 
 // {"timing": {"median_s": 0.1}, "per_rank": [...]} -> "timing.median_s": 0.1, "per_rank": [...]

@@ -39,6 +39,20 @@ TEST(RecordTable, ConstantsAreColumnsOfOneValue) {
   EXPECT_TRUE(constants_of(points).columns.empty());
 }
 
+TEST(RecordTable, RatiosAreShownWhereClustersAreCompared) {
+  std::vector<Point> points(2, Point{.params = standard_params()});
+  points[0].params.cluster = points[1].params.cluster = "h100 bandwidth=0.5";
+  EXPECT_FALSE(compares_clusters(points));
+  points[0].params.cluster = "h100";
+  EXPECT_TRUE(compares_clusters(points));
+  PointRecord r;
+  r.metrics["ratio_to_unchanged"] = 1.25;
+  std::ostringstream out;
+  Table<PointRecord> table(record_columns({}, compares_clusters(points)), {.out = &out});
+  table.add(r);
+  EXPECT_NE(out.str().find("x1.25"), std::string::npos) << out.str();
+}
+
 TEST(RecordTable, FitsIntoAHundredColumns) {
   PointRecord r;
   r.id = "0123abcd";

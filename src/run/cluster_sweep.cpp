@@ -45,15 +45,16 @@ std::vector<SimulatePoint> read_variants(const ClusterRequest& request, const Co
   return variants;
 }
 
-std::optional<double> UnchangedTimes::ratio(const PointRecord& record, const WhatIf& what_if) {
-  if (record.status != PointStatus::kOk) return {};
+void UnchangedTimes::compare(PointRecord& record, const WhatIf& what_if) {
+  if (record.status != PointStatus::kOk) return;
   PointParams params = record.params;
   params.cluster.clear();
   const std::string id = point_id(params);
-  if (what_if.is_plain()) return seconds_[id] = record.timing.median_s, std::nullopt;
-  const auto unchanged = seconds_.find(id);
-  if (unchanged == seconds_.end()) return {};
-  return record.timing.median_s / unchanged->second;
+  const double seconds = record.timing.median_s;
+  if (what_if.is_plain())
+    seconds_[id] = seconds;
+  else if (const auto unchanged = seconds_.find(id); unchanged != seconds_.end())
+    record.metrics["ratio_to_unchanged"] = seconds / unchanged->second;
 }
 
 ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure) {

@@ -33,8 +33,9 @@ std::vector<SimulatePoint> read_variants(const ClusterRequest& request, const Co
 // Times of points with a what-if over those of the same points on the unchanged cluster.
 class UnchangedTimes {
  public:
-  // Nothing for points of the unchanged cluster, and where its own did not come before.
-  std::optional<double> ratio(const PointRecord& record, const WhatIf& what_if);
+  // The metric of the record; nothing of points of the unchanged cluster, and where its own did not
+  // come before.
+  void compare(PointRecord& record, const WhatIf& what_if);
 
  private:
   std::map<std::string, double> seconds_;  // by the id of the point on no cluster

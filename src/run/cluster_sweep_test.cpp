@@ -71,13 +71,17 @@ TEST(ClusterSweep, TimesOverThoseOfTheUnchangedCluster) {
     r.timing.median_s = seconds;
     return r;
   };
-  EXPECT_FALSE(times.ratio(record("ring", 4, 2, "h100"), plain));
-  EXPECT_EQ(times.ratio(record("ring", 4, 3, "h100 bandwidth=0.5"), slower), 1.5);
-  EXPECT_FALSE(times.ratio(record("ring", 2, 3, "h100 bandwidth=0.5"), slower));
-  EXPECT_FALSE(times.ratio(record("usp", 4, 3, "h100 bandwidth=0.5"), slower));
+  const auto ratio = [&](PointRecord r, const WhatIf& what_if) -> std::optional<double> {
+    times.compare(r, what_if);
+    return r.metrics.empty() ? std::nullopt : std::optional(r.metrics.at("ratio_to_unchanged"));
+  };
+  EXPECT_FALSE(ratio(record("ring", 4, 2, "h100"), plain));
+  EXPECT_EQ(ratio(record("ring", 4, 3, "h100 bandwidth=0.5"), slower), 1.5);
+  EXPECT_FALSE(ratio(record("ring", 2, 3, "h100 bandwidth=0.5"), slower));
+  EXPECT_FALSE(ratio(record("usp", 4, 3, "h100 bandwidth=0.5"), slower));
   PointRecord skipped = record("ring", 4, 3, "h100 bandwidth=0.5");
   skipped.status = PointStatus::kSkippedMemory;
-  EXPECT_FALSE(times.ratio(skipped, slower));
+  EXPECT_FALSE(ratio(skipped, slower));
 }
 
 TEST(ClusterSweep, GpuHoursAreOfAllRunsOnAllRanks) {
