@@ -74,14 +74,14 @@ PARAMETERS: dict[str, Callable[[Json, float], None]] = {
 ELSEWHERE: dict[str, dict[str, float]] = {
     # An A100 on PCIe, in whole waves: 217 TFLOP/s for 217, backward 173 for 175.
     "ring-flash-attention": {"FA2 on A100, A800": 1.0},
-    "Burst-Attention": {"FA2 on A100, A800": 213 / 217},  # the same, 8K tokens without a mask
+    "Burst-Attention": {"FA2 on A100, A800": 201 / 217},  # the same, 32K tokens without a mask
     "HF Smol Training Playbook": {
         "payload of NDR": 1 / 0.97,  # data sheet: 400 Gbit/s
         "a channel": 14 / 21.3,  # NCCL 2.29, src/graph/paths.cc
     },
     "NVIDIA/nccl issue 1138": {"payload of HDR": 0.97 * 25 / 22.9},  # the share of NDR
-    # The all-to-all of 8 GB200 at OCI, 16 GiB
-    "MIT ORCD benchmarks": {"NVLink payload of Blackwell": 662.3 / 668.6},
+    # NCCL, src/graph/topo.h
+    "MIT ORCD benchmarks": {"NVLink payload of Blackwell": 721.8 / 668.6},
 }
 
 
