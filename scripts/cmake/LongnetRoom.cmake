@@ -1,7 +1,7 @@
 # longnet_room(NAME [HOT|COLD] [ROWS] [DEPS rooms...] [LIBS libraries...] [EXCLUDE files...]
 #              [SEPARATE regexes...] [DEVICE regexes...])
 # One room of src/: every *.cpp of its folder and below becomes the library
-# longnet_NAME, every *_test.cpp one test program NAME_tests, and what stands in testing/ the library
+# longnet_NAME, every *_test.cpp one test program NAME_tests, and the sources in testing/ the library
 # longnet_NAME_testing, for tests and bench. The link graph is the layering.
 # Libraries and tests are compiled sixteen files at a time: most of the time goes into the same headers. Files that match
 # SEPARATE are compiled alone: their unnamed namespaces hold the same names, they include themselves, they hold inner
