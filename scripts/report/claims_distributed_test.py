@@ -18,6 +18,11 @@ class Distributed(unittest.TestCase):
         threads["params"]["transport"] = "threads"
         cores = {"cpu": {"cores": 2, "threads": 2}}
         self.assertIn("ranks are threads of one process, one host, 2 cores, with messages", claim([threads], "equals the reference", **cores).deciding.whole)
+        for name, devices, text in (("nccl", 4, "GPUs over nccl"), ("other", None, "joined by other"), (None, None, "joined by an unnamed transport")):
+            carried = point("dilated", 8 * K, 4)
+            carried["params"]["transport"] = name
+            carried["metrics"] = {"devices": devices} if devices else {}
+            self.assertIn(f"ranks are {text}, one host, with messages", claim([carried], "equals the reference").deciding.whole)
         silent = point("dilated", 8 * K, 2)
         silent["comm"]["counted_messages_per_rank"] = 0
         modelled = point("dilated", 8 * K, 2)

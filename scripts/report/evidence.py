@@ -188,6 +188,12 @@ def by_batch(points: list[Point]) -> list[list[Point]]:
 CARRIERS = {"threads": "threads of one process", "mpi": "MPI processes"}
 
 
+def carrier(point: Point) -> str:
+    """ "MPI processes", "GPUs over nccl"; of a transport that has no words here "joined by NAME"."""
+    name = point.text("params.transport") or "an unnamed transport"
+    return CARRIERS.get(name) or f"{'GPUs over' if point.num('metrics.devices') else 'joined by'} {name}"
+
+
 def ranks_text(points: list[Point]) -> str:
     ranks = sorted({p.group_ranks for p in points})
     return f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
@@ -206,7 +212,7 @@ def whole_label(ctx: Context, point: Point) -> str:
 
 def machine_text(ctx: Context, points: list[Point]) -> str:
     """Describes the ranks: "threads of one process, one host, 2 cores"."""
-    carriers = sorted({CARRIERS.get(p.text("params.transport"), f"GPUs over {p.text('params.transport') or 'an unnamed transport'}") for p in points})
+    carriers = sorted({carrier(p) for p in points})
     runs = [ctx.runs[i] for i in sorted({p.run for p in points})]
     listed = [r for run in runs if isinstance(found := run.get("ranks"), list) for r in found if isinstance(r, dict)]
     hosts = len({str(r.get("hostname")) for r in listed}) or 1
