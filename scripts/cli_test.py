@@ -102,7 +102,7 @@ class Usage(Case):
         self.assertEqual(names["cluster"], {p.stem for p in (ROOT / "configs/clusters").glob("*.json")})
         self.assertTrue({"dilated", "ring"} <= names["algorithm"] and {"cpu", "cuda"} <= names["kernel"])
         words = json.loads((ROOT / "configs/schema/config.schema.json").read_text())["properties"]["run"]["properties"]["transport"]
-        self.assertEqual(names["transport"], set(words["enum"]))
+        self.assertEqual(names["transport"], {*words["enum"], "threads", "mpi"})
         self.assertEqual([row["about"][-12:] for row in listed if row["name"] == "geometric-cpu"], ["on one rank."])
         text = self.expect(0, "list", "clusters").stdout
         self.assertEqual(sum(not line.startswith("#") for line in text.splitlines()), len(names["cluster"]))

@@ -299,7 +299,7 @@ class Virtual(Case):
         if MPIRUN:
             done = lnbench("run", self.config, "--mode", "virtual", ranks=2)
             self.assertEqual(done.returncode, 2)
-            self.assertIn("without mpirun", done.stderr)
+            self.assertIn("without a launcher", done.stderr)
 
 
 if __name__ == "__main__":

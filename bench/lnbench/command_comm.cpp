@@ -95,7 +95,8 @@ int run_comm(const Options& options) {
   watchdog.expect_start(kCommStepSeconds);
   World world(options.ranks > 0 ? options.ranks : default_ranks(on_devices));
   if (world.size() < 2)
-    throw UsageError("a communicator needs two ranks: use mpirun -np 2 or --ranks 2");
+    throw UsageError("a communicator needs two ranks: use ",
+                     launcher_words(launched_transport(), 2), " or --ranks 2");
   std::string why_not = why_no_room(max_bytes, world.size(), world.ranks_on_this_machine(),
                                     double(capture_environment().memory_limit_bytes));
   if (world.is_root() && why_not.empty() && !options.json.empty())

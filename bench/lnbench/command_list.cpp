@@ -1,6 +1,7 @@
 // `lnbench list`: what a config or an option can name, one line each.
 #include <algorithm>
 
+#include "comm/host_transport.h"
 #include "core/transports.h"
 #include "kernels/attention_kernel.h"
 #include "kernels/cuda/device_kernel.h"
@@ -35,6 +36,8 @@ std::vector<Listed> everything() {
   for (const DeviceKernelInfo& k : device_kernels()) add("kernel", k.name, k.about);
   for (const auto kind : enum_values<DeviceTransportKind>())
     add("transport", to_string(kind), about(kind));
+  add("transport", kThreadTransport, kAboutThreads);
+  for (const HostTransport& t : host_transports()) add("transport", t.name, t.about);
   for (const ShippedFile& file : shipped_files("clusters"))
     add("cluster", file.name, first_sentence(file.about));
   return all;

@@ -69,14 +69,14 @@ void add_points(CLI::App& command, Options& o, const std::string& example = "qui
 void add_ranks(CLI::App& command, Options& o) {
   command
       .add_option("--ranks", o.ranks,
-                  "Ranks as threads when no mpirun is used (default: one per usable core, or per "
-                  "GPU for GPU kernels); with --mode virtual: sweep.ranks")
+                  "Ranks as threads where no launcher (mpirun) is used (default: one per usable "
+                  "core, or per GPU for GPU kernels); with --mode virtual: sweep.ranks")
       ->check(CLI::Range(1, 1 << 24));
 }
 
 // Ranks of what is measured without a config.
 void add_threads(CLI::App& command, Options& o) {
-  command.add_option("--ranks", o.ranks, "Ranks as threads when no mpirun is used")
+  command.add_option("--ranks", o.ranks, "Ranks as threads where no launcher (mpirun) is used")
       ->check(CLI::Range(1, 1024));
 }
 
@@ -106,7 +106,7 @@ void add_sweep(CLI::App& command, Options& o) {
       ->check(CLI::IsMember({"real", "virtual"}));
   command
       .add_option("--transport", o.transport,
-                  concat("auto (mpirun's ranks, else threads); for GPU kernels also ",
+                  concat("auto (the launcher's ranks, else threads); for GPU kernels also ",
                          any_of(device_transport_names())))
       ->check([](const std::string& name) {
         return name == "virtual" ? "virtual is a mode, no transport: use --mode virtual" : "";
@@ -235,8 +235,8 @@ void add_comm_options(CLI::App& command, Options& o) {
   add_threads(command, o);
   command
       .add_option("--transport", o.comm_transport,
-                  concat("host (default: MPI under mpirun, else threads), or between GPUs: gpu "
-                         "(what auto is for GPU kernels), ",
+                  concat("host (default: the launcher's ranks, else threads), or between GPUs: "
+                         "gpu (what auto is for GPU kernels), ",
                          any_of(device_transport_names())))
       ->check(CLI::IsMember(with({"host", "gpu"}, device_transport_names())));
   command.add_option("--max-bytes", o.max_bytes,
@@ -317,7 +317,7 @@ constexpr Command kCommands[] = {
     {"env", "What this machine is, and whether it is fit to measure", add_env_options, run_env},
     {"plan", "Points, FLOPs, bytes, memory, estimated time, skips; or one rank's program",
      add_plan_options, run_plan, false, true},
-    {"run", "Measure and check every point, for real (under mpirun: MPI ranks; else threads)",
+    {"run", "Measure and check every point, for real (the ranks of mpirun or srun, else threads)",
      add_run_options, run_points, true, true},
     {"simulate", "The same points on a modelled cluster: any number of ranks, no MPI, no GPU",
      add_simulate_options, run_simulate, false, true},

@@ -58,8 +58,9 @@ class HelpFormatter : public CLI::Formatter {
 std::string command_line_text(int argc, char** argv) {
   std::string text;
   for (int i = 0; i < argc; ++i) text += concat(i > 0 ? " " : "", shell_word(argv[i]));
-  const std::optional<Launch> launch = launched();
-  return launch ? concat("mpirun -np ", launch->ranks, " ", text) : text;
+  const HostTransport* transport = launched_transport();
+  return transport ? concat(launcher_words(transport, transport->launch()->ranks), " ", text)
+                   : text;
 }
 
 int dispatch(int argc, char** argv) {

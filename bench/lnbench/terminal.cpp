@@ -164,9 +164,10 @@ void print_ranks_missing(TableWriter& table, const std::vector<Point>& points, i
       most = std::max(most, point.params.ranks);
     }
   if (beyond > 0)
-    table.note(concat(
-        points_text(beyond), beyond == 1 ? " needs" : " need", " more ranks than the ", world_size,
-        " there are: ", launched() ? "" : concat("--ranks ", most, ", or "), "mpirun -np ", most));
+    table.note(concat(points_text(beyond), beyond == 1 ? " needs" : " need",
+                      " more ranks than the ", world_size,
+                      " there are: ", launched() ? "" : concat("--ranks ", most, ", or "),
+                      launcher_words(launched_transport(), most)));
 }
 
 TableStyle table_style(const Options& options, Progress* progress) {

@@ -1,6 +1,8 @@
 // The transports between hosts by name. README.md says how to add one.
 #include "comm/host_transport.h"
 
+#include "core/check.h"
+
 namespace longnet {
 
 std::span<const HostTransport> host_transports() {
@@ -22,5 +24,9 @@ std::optional<Launch> launched() {
 }
 
 int launched_rank() { return launched().value_or(Launch{}).rank; }
+
+std::string launcher_words(const HostTransport* transport, int ranks) {
+  return concat((transport ? *transport : host_transports().front()).launcher, " ", ranks);
+}
 
 }  // namespace longnet

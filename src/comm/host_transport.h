@@ -17,6 +17,8 @@
 namespace longnet {
 
 inline constexpr std::string_view kThreadTransport = "threads";
+inline constexpr std::string_view kAboutThreads =
+    "ranks are threads of one process: what runs without a launcher";
 
 // This process among those that a launcher has started, by its environment variables.
 struct Launch {
@@ -36,11 +38,13 @@ class RankProcesses {
 
 struct HostTransport {
   std::string_view name;
+  std::string_view about{};     // one line for `lnbench list`
+  std::string_view launcher{};  // "mpirun -np": starts as many ranks as the number after it says
   // Nothing where this process was not launched for it. Joins nobody: programs ask before they
   // start, and those that only choose the rank that prints never join.
-  std::function<std::optional<Launch>()> launch;
+  std::function<std::optional<Launch>()> launch{};
   // Collective. Throws UsageError in builds without the transport.
-  std::function<std::unique_ptr<RankProcesses>()> join;
+  std::function<std::unique_ptr<RankProcesses>()> join{};
   bool is_built_in = true;
 };
 // Those whose ranks are processes, in the order in which they are asked for a launch.
@@ -51,6 +55,9 @@ HostTransport mpi_transport();
 const HostTransport* launched_transport();
 std::optional<Launch> launched();
 int launched_rank();  // 0 without a launcher
+// "mpirun -np 4": what a user types before a command to start 4 ranks by `transport`, or without
+// one (null) by the first of the list.
+std::string launcher_words(const HostTransport* transport, int ranks);
 
 inline std::string name_of(const HostTransport* launched) {
   return std::string(launched ? launched->name : kThreadTransport);

@@ -17,7 +17,7 @@ constexpr auto texts_of(DeviceTransportKind) {
 // One line each for `lnbench list`.
 constexpr std::string_view about(DeviceTransportKind kind) {
   constexpr auto kAbout =
-      texts("MPI under mpirun, else threads; between GPUs the fastest that works",
+      texts("the launcher's ranks, else threads; between GPUs the fastest that works",
             "NCCL, one GPU per rank", "NCCL on registered buffers, which it may use in place",
             "copies between ranks of one machine, which may share a GPU",
             "through page-locked host memory and MPI, between any GPUs");

@@ -97,7 +97,7 @@ struct SweepConfig {
 // With kernel and threads of the table of axes.
 struct RunConfig {
   Mode mode = Mode::kReal;
-  std::string transport = "auto";  // mpi under a launcher, else threads; or one between GPUs
+  std::string transport = "auto";  // the launcher's, else threads; or one between GPUs
   static void fields(auto& r, auto&& visit) {
     visit("mode", r.mode, {.words = {"real", "virtual"}, .omit = true});
     visit("transport", r.transport, {.words = enum_names<DeviceTransportKind>()});

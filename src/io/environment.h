@@ -26,7 +26,7 @@ struct BuildInfo {
 BuildInfo build_info();
 
 struct Environment {
-  std::string mpi_version{};
+  std::string mpi_version{};  // RankProcesses::library_version(), MPI's or not; "": threads
   std::vector<std::string> devices{};                    // accelerators, as the caller names them
   std::map<std::string, std::string> device_software{};  // "nccl": "2.28.9", likewise
   // measure_busy_share() before the ranks began; NaN: not measured.

@@ -116,7 +116,8 @@ Config read_config(const SweepRequest& request) {
 std::string transport_of(const Config& config, const HostTransport* launched) {
   if (config.run.mode != Mode::kVirtual) return name_of(launched);
   if (launched)
-    throw UsageError("virtual ranks are walked by one process\n  hint: start it without mpirun");
+    throw UsageError(
+        "virtual ranks are walked by one process\n  hint: start it without a launcher");
   return "";
 }
 

@@ -5,13 +5,12 @@
 namespace longnet {
 
 HostTransport mpi_transport() {
-  return {.name = "mpi",
-          .launch = mpi_launch,
-          .join = []() -> std::unique_ptr<RankProcesses> {
-            throw UsageError(
-                "this build has no MPI (LONGNET_MPI=OFF); run without mpirun, with --ranks N");
-          },
-          .is_built_in = false};
+  HostTransport row = mpi_row();
+  row.join = []() -> std::unique_ptr<RankProcesses> {
+    throw UsageError("this build has no MPI (LONGNET_MPI=OFF); run without mpirun, with --ranks N");
+  };
+  row.is_built_in = false;
+  return row;
 }
 
 }  // namespace longnet

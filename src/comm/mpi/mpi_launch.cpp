@@ -35,4 +35,11 @@ std::optional<Launch> mpi_launch() {
   return launch;
 }
 
+HostTransport mpi_row() {
+  return {.name = kMpi,
+          .about = "ranks are processes of MPI, which mpirun or srun starts",
+          .launcher = "mpirun -np",
+          .launch = mpi_launch};
+}
+
 }  // namespace longnet

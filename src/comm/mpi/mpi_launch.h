@@ -1,4 +1,5 @@
-// The words of MPI's launchers (mpirun, srun), for builds with MPI and without.
+// MPI's row of host_transports(), and what its launchers (mpirun, srun) say; for builds with MPI and
+// without.
 #pragma once
 #include <optional>
 
@@ -6,7 +7,12 @@
 
 namespace longnet {
 
+inline constexpr std::string_view kMpi = "mpi";
+
 // Does not initialise MPI.
 std::optional<Launch> mpi_launch();
+
+// Everything but how processes join, which is the build's.
+HostTransport mpi_row();
 
 }  // namespace longnet

@@ -17,7 +17,6 @@
 namespace longnet {
 namespace {
 
-constexpr std::string_view kMpi = "mpi";
 constexpr int64_t kLargestMessage = int64_t{1} << 30;  // MPI counts in ints: longer ones are split
 constexpr int kDataTag = 1, kGroupTag = 2;
 
@@ -347,7 +346,9 @@ class MpiWorld final : public RankProcesses {
 }  // namespace
 
 HostTransport mpi_transport() {
-  return {.name = kMpi, .launch = mpi_launch, .join = [] { return std::make_unique<MpiWorld>(); }};
+  HostTransport row = mpi_row();
+  row.join = [] { return std::make_unique<MpiWorld>(); };
+  return row;
 }
 
 }  // namespace longnet
