@@ -41,12 +41,12 @@ std::vector<Column<Choice>> choice_columns() {
 }
 
 void add_ranking(Table<Choice>& table, const char* title, const char* kind,
-                 const std::vector<PointRecord>& records, int top, double error) {
+                 const std::vector<PointRecord>& records, int top, double share) {
   table.note(title);
   if (records.empty()) table.note("none fits");
-  const size_t ties = tied(records, error);
   for (size_t i = 0; i < records.size() && int(i) < top; ++i)
-    table.add({i + 1, kind, records[i], records[0].timing.median_s, i < ties});
+    table.add(
+        {i + 1, kind, records[i], records[0].timing.median_s, ties(records[i], records[0], share)});
 }
 
 // The device has no speed for any algorithm: said once.
@@ -96,22 +96,23 @@ int run_recommend(const Options& options) {
   }
   ranking.sort();
   progress.clear();
-  const double error = tie_share(how.cluster);
+  const double share = tie_share(how.cluster);
   const AttentionProblem p = points.at(0).params.problem;
   Table<Choice> table(choice_columns(), table_style(options));
-  table.note("exact attention: " + answer_text(ranking.exact, error));
-  table.note("dilated attention: " + answer_text(ranking.dilated, error));
+  table.note("exact attention: " + answer_text(ranking.exact, share));
+  table.note("dilated attention: " + answer_text(ranking.dilated, share));
   table.note(concat(format_tokens(p.seq_len), " tokens x batch ", p.batch, ", ", p.num_heads,
                     " heads (", p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype),
                     p.causal ? ", causal" : "",
                     options.question.pass == "forward" ? "" : ", " + options.question.pass, ", on ",
                     options.question.ranks, " GPUs of ", how.cluster.name,
                     how.what_if.is_plain() ? "" : " with " + how.what_if.text(), " (simulated)"));
-  table.note(concat("a tie: less than ", 100 * error, " % apart, which predictions cannot tell"));
+  table.note(concat("a tie: the time of one lies in the interval of the other",
+                    share > 0 ? concat(", or ", 100 * share, " % apart at most") : ""));
   table.head();
-  add_ranking(table, "exact attention", "exact", ranking.exact, options.top, error);
+  add_ranking(table, "exact attention", "exact", ranking.exact, options.top, share);
   add_ranking(table, "dilated attention: another function of the tokens", "dilated",
-              ranking.dilated, options.top, error);
+              ranking.dilated, options.top, share);
   table.finish();
   if (!ranking.same.empty())
     table.note(concat("left out, as their ranks do the same: ", ranking.same.size(), ", ",

@@ -11,8 +11,7 @@
 namespace longnet {
 namespace {
 
-// Differences below this are a tie on a cluster that does not say how far predictions may be off:
-// about the median error on a calibrated machine, 4.7 % (results/reference/validation-xeon.md).
+// About the median error on a calibrated machine, 4.7 % (results/reference/validation-xeon.md).
 constexpr double kSure = 0.05;
 
 // The cluster's own collectives, and gathers in fewer steps. The other lowerings would add none: a
@@ -24,9 +23,7 @@ const std::vector<AllGatherAlgorithm> kCollectives{AllGatherAlgorithm::kNative,
 
 }  // namespace
 
-double tie_share(const ClusterSpec& cluster) {
-  return cluster.error.value > 0 ? cluster.error.value : kSure;
-}
+double tie_share(const ClusterSpec& cluster) { return cluster.error.value > 0 ? 0 : kSure; }
 
 std::string question_config(const Question& o, const ClusterSpec& cluster) {
   std::vector<std::string> names;
@@ -98,26 +95,23 @@ std::string few_of(const std::vector<std::string>& names) {
                 names.size() - kFew, " more");
 }
 
-size_t tied(const std::vector<PointRecord>& ranked, double tie) {
-  const auto told = std::ranges::find_if(ranked, [&](const PointRecord& r) {
-    return r.timing.median_s > (1 + tie) * ranked[0].timing.median_s;
-  });
-  return size_t(told - ranked.begin());
+bool ties(const PointRecord& record, const PointRecord& first, double share) {
+  const TimingRecord &own = record.timing, &best = first.timing;
+  return own.median_s <= std::max(best.ci_high_s, (1 + share) * best.median_s) ||
+         own.ci_low_s <= best.median_s;
 }
 
-std::string answer_text(const std::vector<PointRecord>& ranked, double tie) {
+std::string answer_text(const std::vector<PointRecord>& ranked, double share) {
   if (ranked.empty()) return "none fits";
   const PointRecord& best = ranked[0];
   std::string text = concat(
       "use ", choice_text(best.params), ", ", format_seconds(best.timing.median_s), " (",
       format_seconds(best.timing.ci_low_s), " to ", format_seconds(best.timing.ci_high_s), ")");
   if (best.metrics.contains(kBeyondTable)) text += ", " + kBeyondTableText;
-  const size_t places = tied(ranked, tie);
-  if (places == 1) return text + "; nothing ties with it";
   std::vector<std::string> names;
-  for (size_t i = 1; i < places; ++i) names.push_back(choice_text(ranked[i].params));
-  return concat(text, "; ", places == 2 ? "place 2 ties" : concat("places 2 to ", places, " tie"),
-                " with it: ", few_of(names));
+  for (size_t i = 1; i < ranked.size(); ++i)
+    if (ties(ranked[i], best, share)) names.push_back(choice_text(ranked[i].params));
+  return text + (names.empty() ? "; nothing ties with it" : "; tied with it: " + few_of(names));
 }
 
 void Ranking::add(PointRecord record, uint64_t program) {
@@ -127,8 +121,8 @@ void Ranking::add(PointRecord record, uint64_t program) {
     return;
   }
   const std::string name = choice_text(record.params);
-  if (const auto [at, is_new] = names_.emplace(program, name); !is_new)
-    return same.push_back(concat(name, " (", at->second, ")"));
+  const auto [at, is_new] = names_.emplace(std::pair{algorithm.pattern, program}, name);
+  if (!is_new) return same.push_back(concat(name, " (", at->second, ")"));
   (algorithm.pattern == PatternKind::kDilated ? dilated : exact).push_back(std::move(record));
 }
 

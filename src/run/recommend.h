@@ -28,7 +28,8 @@ struct Question {
 // and option.
 std::string question_config(const Question& question, const ClusterSpec& cluster);
 
-// Relative difference that predictions for this cluster cannot tell from none.
+// Difference of times, as a share, that is a tie whatever their intervals: 0 on a cluster that says
+// how far its predictions may be off (`error`), which widens these.
 double tie_share(const ClusterSpec& cluster);
 
 // "usp zigzag Pu=8": the algorithm with its options, whatever its pass.
@@ -36,11 +37,12 @@ std::string choice_text(PointParams params);
 // Why a record stands where it does: "waits 20 % of the time for others; 1.3 x the first".
 // `fastest_s` is the first's time.
 std::string reason_text(const PointRecord& record, double fastest_s);
-// Places of `ranked` that the first cannot be told from: those less than `tie` slower, its own
-// among them.
-size_t tied(const std::vector<PointRecord>& ranked, double tie);
-// "use usp Pu=8, 12 ms (11 ms to 14 ms); places 2 to 3 tie with it: ring, ulysses".
-std::string answer_text(const std::vector<PointRecord>& ranked, double tie);
+// Whether a record cannot be told from the first: the time of one lies in the interval of the
+// other, or it is at most `share` slower. (Intervals that only overlap are no tie: an error that
+// both have would count twice.)
+bool ties(const PointRecord& record, const PointRecord& first, double share);
+// "use usp Pu=8, 12 ms (11 ms to 14 ms); tied with it: ring, ulysses".
+std::string answer_text(const std::vector<PointRecord>& ranked, double share);
 
 // Records by time, the fastest first, apart by what they compute; and those that cannot run.
 struct Ranking {
@@ -53,7 +55,8 @@ struct Ranking {
   std::vector<std::string> reasons_of_stopped() const;
 
  private:
-  std::map<uint64_t, std::string> names_;  // of programs
+  // Names of programs. An exact attention is no dilated one, though their ranks may do the same.
+  std::map<std::pair<PatternKind, uint64_t>, std::string> names_;
 };
 // "a, b, c and 2 more": the first ones of a list.
 std::string few_of(const std::vector<std::string>& names);
