@@ -112,6 +112,9 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
   const JsonNode *informs = r.take("informs"), *common = r.take("setup"), *cases = r.take("cases");
   r.field("blind", like.blind);
   like.held_out = !informs || informs->items.empty();
+  if (like.blind && !like.held_out)
+    problems.add(*informs, "informs", "names what blind cases have changed",
+                 "leave \"blind\" out: its cases had a part in the model");
   if (!cases) problems.add(root, "cases", "is missing", "a list of setups and their times");
   if (cases)
     for (size_t i = 0; const JsonNode* node : as_list(*cases, "cases", problems)) {
