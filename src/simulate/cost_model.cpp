@@ -161,8 +161,11 @@ Price CostModel::split_price(const Prices& prices, const AttendCounts& c, double
                              double most) const {
   const double d = double(sharded_.problem.head_dim);
   const auto& [unmasked, masked] = prices.tables;
-  const double waves = wave_factor(rows, d, prices.backward), uncut = unmasked.read(most, d);
+  const double waves = wave_factor(rows, d, prices.backward);
   const bool knows_uncut = prices.has_unmasked && prices.known[0].covers(most, d);
+  double uncut = unmasked.read(most, d);
+  if (!knows_uncut && !masked.empty() && (!prices.backward || prices.known[1].covers(most, d)))
+    uncut = std::min(uncut, masked.read(most, d));
   if (!c.masked) return {waves * uncut, !knows_uncut};
   const double seen = c.pairs / rows, seen_share = std::max(0.5, seen / most);
   const double triangle_keys = std::min(most, 2 * seen);

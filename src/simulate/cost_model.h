@@ -10,8 +10,9 @@
 // An attend that causality does not cut takes the unmasked rows of the table. So do later steps of
 // a zigzag ring, where half of the queries see all keys or all of them half of the keys (libraries
 // call them so: ring-flash-attention, zigzag_ring_flash_attn.py, causal=False); both count as the
-// latter. Few masked figures of backward passes are published: a pair under a mask costs at least
-// what it costs without one.
+// latter. A pair under a mask costs at least what it costs without one: the price without a mask is
+// lowered where it is a guess. In a backward pass, few of whose masked figures are published, the
+// other one is raised, unless it alone is known.
 //
 // A price that no figure of the cluster file covers is a guess, and marked (Price).
 //

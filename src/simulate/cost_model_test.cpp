@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
+
+#include "core/check.h"
 #include "schedule/registry.h"
 #include "simulate/closed_form_times.h"
 
@@ -126,6 +129,57 @@ TEST(CostModel, AnotherDevicesRowIsAGuess) {
   for (KernelRow& row : c.device.attend) row.estimate = true;
   EXPECT_TRUE(CostModel(c, s).attend(op).beyond_table);
   EXPECT_EQ(CostModel(c, s).attend(op).seconds, seconds);
+}
+
+// Seconds a pair of a whole attention of n tokens, without a mask and under one.
+std::array<Price, 2> pair_prices(const ClusterSpec& c, int64_t n, int64_t head_dim, bool backward) {
+  std::array<Price, 2> out;
+  for (const bool causal : {false, true}) {
+    ShardedProblem s = problem(n, 1, causal, dense_pattern(n));
+    s.problem.head_dim = head_dim;
+    s.problem.dtype = c.device.attend[0].dtype;
+    const auto cost = CostModel(c, s).attend(attends(ring_attention(s), 0).front(), {backward});
+    out[causal] = {cost.seconds / cost.pairs, cost.beyond_table};
+  }
+  return out;
+}
+
+TEST(CostModel, AGuessWithoutAMaskCostsAtMostWhatAPairUnderOneCosts) {
+  ClusterSpec c = plain_cluster();
+  c.device.memory_bandwidth_bytes_per_s.value = 1e15;
+  for (KernelRow& row : c.device.attend) row.flops_per_s = row.causal ? 2e14 : 1e14;
+  for (const bool backward : {false, true}) {
+    const double wanted = (backward ? 10 : 4) * 64 / 2e14;
+    ClusterSpec known = c, guessed = c;
+    for (KernelRow& row : guessed.device.attend) row.estimate = !row.causal;
+    const auto [unmasked, masked] = pair_prices(known, 1024, 64, backward);
+    EXPECT_NEAR(unmasked.seconds, 2 * wanted, 1e-3 * wanted);
+    EXPECT_NEAR(masked.seconds, backward ? 2 * wanted : wanted, 1e-3 * wanted);
+    EXPECT_FALSE(unmasked.beyond_table || masked.beyond_table);
+    const auto [guess, beside] = pair_prices(guessed, 1024, 64, backward);
+    EXPECT_NEAR(guess.seconds, wanted, 1e-3 * wanted);
+    EXPECT_NEAR(beside.seconds, wanted, 1e-3 * wanted);
+    EXPECT_TRUE(guess.beyond_table);
+    EXPECT_FALSE(beside.beyond_table);
+  }
+  std::erase_if(c.device.attend, &KernelRow::causal);  // nothing to hold a guess to
+  const ShardedProblem s = problem(1 << 20, 1, false, dense_pattern(1 << 20));
+  EXPECT_GT(CostModel(c, s).attend(attends(ring_attention(s), 0).front()).seconds, 0);
+}
+
+TEST(CostModel, NoGuessWithoutAMaskOfTheShippedClustersIsSlowerThanUnderOne) {
+  for (const char* name : {"h200-ndr400", "gb200-nvl72"}) {
+    ClusterSpec c = load_cluster(concat(LONGNET_SOURCE_DIR "/configs/clusters/", name, ".json"));
+    c.device.kernel = "cudnn";
+    c.device.launch_s = {};
+    c.device.fill_rows = {};
+    for (const int64_t head_dim : {64, 128, 192, 256})
+      for (int64_t n = 512; n <= 1 << 18; n *= 2) {
+        const auto [unmasked, masked] = pair_prices(c, n, head_dim, false);
+        EXPECT_TRUE(!unmasked.beyond_table || unmasked.seconds <= 1.001 * masked.seconds)
+            << name << " " << head_dim << " " << n;
+      }
+  }
 }
 
 // Rank 1 of four holds chunks 1 and 6 of eight. Its own step is under the mask; all its queries see
