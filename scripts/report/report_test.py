@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import gzip
 import io
-import itertools
 import json
 import os
 import re
-import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,16 +21,17 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import jsonschema
 
-from report import make_report, page, pictures
+from report import make_report, page
 from report.charts import build_figures
 from report.claims import judge
 from report.design_test import Design  # noqa: F401  (runs it too)
 from report.figures_test import Figures  # noqa: F401  (runs it too)
-from report.markup import escape, script_json, script_safe
+from report.markup import escape, script_json
 from report.model import Point, load_run
 from report.models_test import Models  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
+from report.pictures_test import Pictures  # noqa: F401  (runs it too)
 from report.series import sources_of
 from report.shape import ResultError
 from report.synthetic_fixture import (
@@ -48,20 +44,14 @@ from report.synthetic_fixture import (
     opponent,
     opponents_sweep,
     point,
-    published,
     result,
     write_interrupted,
     write_result,
 )
 from report.tables import columns_of, table_data
-from report.training_fixture import sealed, write_training
+from report.training_fixture import sealed
 from report.training_test import TrainingReport  # noqa: F401  (runs it too)
-
-
-def unpacked(page: str, name: str) -> str:
-    """The data that the page's program reads from one of its blocks."""
-    data = page.split(f'id="{name}">')[1].split("<")[0]
-    return gzip.decompress(base64.b64decode(data)).decode()
+from report.validation_test import ValidationReport, unpacked  # noqa: F401  (runs it too)
 
 
 def exact_rows(points: list[Point]) -> list[dict[str, Any]]:
@@ -239,73 +229,6 @@ class Results(unittest.TestCase):
         self.assertEqual(re.findall(r"<td[^>]*>(2(?: \[[^<]*)?)</td>", recorded.partition("</table>")[0]), ["2", "2 [1.98, 2.01]", "2"])
         self.assertNotIn("exponent_low", recorded)
 
-    def test_pictures_and_stale_pictures(self) -> None:
-        directory = write_result(self.folder / "run", [point("dilated", n * K, p) for n in (8, 16) for p in (1, 2)])
-        plots = directory / "plots"
-        plots.mkdir()
-        (plots / "timeline-1.svg").write_text("stale")
-        (plots / "mine.svg").write_text("kept")
-        self.assertEqual(make_report.main([str(directory)]), 0)
-        self.assertFalse((plots / "timeline-1.svg").exists())
-        self.assertTrue((plots / "mine.svg").exists())
-        svg = (plots / "latency.svg").read_text()
-        for label in ("8K", "16K", "Latency against tokens", "filled marks: measured"):
-            self.assertIn(label, svg)
-        middle, label = re.findall(r"legend-(?:symbol|label) .*?translate\(([\d.]+),", svg)[:2]
-        self.assertGreaterEqual(float(label) - float(middle), 12)  # a symbol is 6 wide on either side
-        self.assertEqual((plots / "latency.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
-        self.assertTrue((directory / "report.html").is_file())
-
-    def test_an_engine_without_memory_leaves_a_page_and_an_error(self) -> None:
-        """The page has figures where the environment keeps their program, and none where that has to be made."""
-        kept, ended = self.folder / "charts.js", r"vl-convert ended with SIGTRAP \(Fatal .*\)\n  hint: .*2,097,152 KiB.*\n$"
-        kept.write_text("kept program")
-        runs = (write_result(self.folder / "run", full_sweep()[:12]), write_training(self.folder / "train", 1))
-        for folder, library in itertools.product(runs, (Path("no-file"), kept)):
-            script = f"from report import make_report, pictures; pictures.KEPT_LIBRARY = pictures.Path({str(library)!r}); raise SystemExit(make_report.main())"
-            done = subprocess.run(
-                [sys.executable, "-c", script, str(folder)],
-                env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)),
-                capture_output=True,
-                text=True,
-            )
-            self.assertEqual((done.returncode, done.stdout), (3, ""))
-            page = (folder / "report.html").read_text()
-            self.assertIn('id="table"', page)
-            if library == kept:
-                self.assertRegex(done.stderr, r"^make_report.py: \S+/plots: 0 of \d+ pictures are written: " + ended)
-                self.assertIn("kept program", page)
-                self.assertIn('class="chart"', page)
-            else:
-                self.assertRegex(done.stderr, r"^make_report.py: \S+/report.html: written without figures: " + ended)
-                self.assertIn("Without figures, which could not be drawn: vl-convert ended with SIGTRAP", page)
-                self.assertNotIn('class="chart"', page)
-
-    def test_the_kept_program_of_charts_is_the_one_that_is_made(self) -> None:
-        made = script_safe(pictures.apart(pictures.bundle))
-        self.assertTrue(pictures.chart_library() == made, f"{pictures.KEPT_LIBRARY} is of other packages: remove it")
-
-    def test_pictures_that_are_finished_stay(self) -> None:
-        directory = write_result(self.folder / "run", full_sweep()[:12])
-
-        def png(*_: object, **__: object) -> bytes:
-            if png.left == 0:
-                os.kill(os.getpid(), signal.SIGTRAP)
-            png.left -= 1
-            return b"PNG"
-
-        for left, words in ((2, "5 of "), (1, "3 of ")):
-            png.left = left
-            with unittest.mock.patch("vl_convert.svg_to_png", png), contextlib.redirect_stderr(io.StringIO()) as said:
-                self.assertEqual(make_report.main([str(directory)]), 3)
-            self.assertRegex(said.getvalue(), rf"^make_report.py: \S+/plots: {words}\d+ pictures are written: vl-convert ended with SIGTRAP \(no message\)\n  hint: ")
-            self.assertEqual(len(list((directory / "plots").iterdir())), 2 * left + 1)
-            self.assertIn('class="chart"', (directory / "report.html").read_text())
-        with unittest.mock.patch("vl_convert.vegalite_to_svg", side_effect=ValueError("no such mark")), contextlib.redirect_stderr(io.StringIO()) as said:
-            self.assertEqual(make_report.main([str(directory)]), 3)
-        self.assertIn("vl-convert failed (ValueError: no such mark)", said.getvalue())
-
     def test_only_regular_files_are_read_and_replaced(self) -> None:
         directory = write_result(self.folder / "run", full_sweep()[:12])
         pipe, deep = self.folder / "pipe", self.folder / "deep.json"
@@ -348,30 +271,6 @@ class Results(unittest.TestCase):
         )
         self.assertIn("Run 2 (b)", output.read_text())
         self.assertTrue((self.folder / "pictures" / "latency.svg").is_file())
-
-    def test_a_validation_alone_is_a_report(self) -> None:
-        errors = self.folder / "errors.json"
-        measured = json.loads((ROOT / "results/reference/validation-xeon.json").read_text())
-        errors.write_text(json.dumps(measured | {"published": published()}))
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            self.assertEqual(make_report.main(["--validation", str(errors)]), 0)
-        self.assertIn("report.html: a validation, 1 figures (0 without data)", said.getvalue())
-        self.assertEqual({p.name for p in (self.folder / "plots").iterdir()}, {"published-attention.svg", "published-attention.png"})
-        page = (self.folder / "report.html").read_text()
-        self.assertIn("<title>How right the simulator is", page)
-        self.assertRegex(page, r"36 published measurements. Inside their interval lie \d+ of 18 development cases")
-        self.assertNotIn('id="claims"', page)
-        self.assertNotIn('id="runs"', page)
-        spec = json.loads(unpacked(page, "data-published-attention"))
-        rows = spec["datasets"]["rows"]
-        self.assertEqual({r["found"] for r in rows}, {"development", "blind"})
-        self.assertTrue(all(r["low"] < r["value"] < r["high"] and r["origin"] for r in rows))
-        marks, bars = (next(layer for layer in spec["layer"] if layer["name"] == name)["encoding"] for name in ("cases", "intervals"))
-        self.assertEqual(marks["shape"]["field"], "found")
-        self.assertIn("origin", [t["field"] for t in marks["tooltip"]])
-        self.assertEqual((bars["y"]["field"], bars["y2"]["field"]), ("low", "high"))
-        with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
-            make_report.main([])
 
     def test_fixture_follows_the_schema(self) -> None:
         schema = ROOT / "configs" / "schema" / "result.schema.json"
