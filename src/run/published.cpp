@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "core/check.h"
 #include "io/config_reader.h"
@@ -11,6 +12,7 @@
 #include "json/json_reader.h"
 #include "json/text.h"
 #include "measure/statistics.h"
+#include "run/shipped.h"
 #include "run/sweep.h"
 #include "schedule/registry.h"
 #include "simulate/collective_times.h"
@@ -32,17 +34,34 @@ std::vector<std::string> predicted_operations() {
   return names;
 }
 
-// The cluster of a file: beside the folder of the cases.
+// Keys that must be there, and hold more than an empty text.
+void require(JsonReader& r, std::initializer_list<std::pair<const char*, const char*>> hints) {
+  for (const auto& [key, hint] : hints) {
+    const JsonNode* n = r.take(key);
+    if (!n)
+      r.problems().add(r.node(), r.path_of(key), "is missing", hint);
+    else if (n->kind == JsonNode::Kind::kString && n->string.empty())
+      r.problems().add(*n, r.path_of(key), "is empty", hint);
+  }
+}
+
+// The cluster of a file: of a folder `clusters` beside that of the cases, or a shipped one.
 SimulatePoint read_cluster(JsonReader& r, const fs::path& file) {
   std::string name, what_if;
   r.field("cluster", name);
   r.field("what_if", what_if);
-  SimulatePoint how{
-      .cluster =
-          load_cluster((file.parent_path().parent_path() / "clusters" / (name + ".json")).string()),
-      .what_if = parse_what_if(what_if),
-      .communication_alone = false};
-  how.cluster = apply(how.cluster, how.what_if);
+  r.problems().throw_if_any();
+  const fs::path beside = file.parent_path().parent_path() / "clusters" / (name + ".json");
+  SimulatePoint how;
+  how.communication_alone = false;
+  try {
+    how.cluster =
+        load_cluster(fs::exists(beside) ? beside.string() : find_shipped("clusters", name));
+    how.what_if = parse_what_if(what_if);
+    how.cluster = apply(how.cluster, how.what_if);
+  } catch (const UsageError& e) {
+    throw UsageError(file.string(), ": cluster and what_if: ", e.what());
+  }
   how.cluster.device.memory_bytes.value = 1e18;  // what was published had room in it
   return how;
 }
@@ -68,8 +87,11 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   const auto add = [&](std::string_view key, const std::string& what, const std::string& hint) {
     r.problems().add(r.node(), setup.path_of(key), what, hint);
   };
+  const JsonNode* named = all.find("algorithm");
+  if (!out.operation && !named)
+    add("algorithm", "is missing", "name an algorithm of exact attention, or an operation");
   for (const AlgorithmInfo& a : algorithms())
-    if (!out.operation && a.name == out.params.algorithm && a.pattern != PatternKind::kDense)
+    if (named && a.name == all.text("algorithm") && a.pattern != PatternKind::kDense)
       add("algorithm", concat("is ", a.name, ", whose branches a setup cannot state"),
           "name an algorithm of exact attention");
   if (p.num_heads % p.num_kv_heads != 0)
@@ -88,6 +110,7 @@ void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
 void read_case(JsonReader& r, const JsonNode* common, PublishedCase& out) {
   double value = 0;
   std::string unit = "s";
+  require(r, {{"id", "a name of the case's own"}, {"unit", "one of s, ms, us"}});
   r.field("id", out.id);
   read_setup(r, common, out);
   r.field("value", value, {.min = 0, .min_excluded = true});
@@ -102,20 +125,32 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
   const JsonNode root = parse_json(read_file_text(file.string(), ""), file.string());
   Problems problems;
   JsonReader r(&root, "", problems);
-  for (const char* text : {"$schema", "schema_version", "url", "title", "verified"}) r.take(text);
   PublishedCase like;
+  double version = 1;
+  r.take("$schema");
+  require(r, {{"schema_version", "add \"schema_version\": 1"},
+              {"source", "who published it"},
+              {"url", "where"},
+              {"title", "which table or log, of which revision"},
+              {"verified", "which figures were read again at the source"},
+              {"tolerance", "{ \"value\": 0.05, \"source\": \"...\" }"},
+              {"cluster", "a file of configs/clusters, without .json"},
+              {"cases", "a list of setups and their times"}});
+  r.field("schema_version", version, {.min = 1, .max = 1});
   r.field("source", like.source);
+  if (const JsonNode* node = r.take("tolerance")) {
+    JsonReader tolerance(node, "tolerance", problems);
+    require(tolerance, {{"value", "a share: 0.05 is 5 %"}, {"source", "where it is from"}});
+    tolerance.field("value", like.tolerance, {.min = 0});
+    tolerance.unknown_keys();
+  }
   like.how = read_cluster(r, file);
-  JsonReader tolerance(r.take("tolerance"), "tolerance", problems);
-  tolerance.field("value", like.tolerance, {.min = 0});
-  tolerance.take("source");
   const JsonNode *informs = r.take("informs"), *common = r.take("setup"), *cases = r.take("cases");
   r.field("blind", like.blind);
   like.held_out = !informs || informs->items.empty();
   if (like.blind && !like.held_out)
     problems.add(*informs, "informs", "names what blind cases have changed",
                  "leave \"blind\" out: its cases had a part in the model");
-  if (!cases) problems.add(root, "cases", "is missing", "a list of setups and their times");
   if (cases)
     for (size_t i = 0; const JsonNode* node : as_list(*cases, "cases", problems)) {
       JsonReader one(node, concat("cases[", i++, "]"), problems);
@@ -203,9 +238,11 @@ std::string PublishedCase::size() const {
                            : "above 16K tokens a rank";
 }
 
-std::vector<PublishedCase> load_published(const std::string& folder) {
+std::vector<PublishedCase> load_published(std::string folder) {
+  if (folder == kPublishedCases && !fs::is_directory(folder))
+    folder = (data_folder(folder) / folder).string();
   if (!fs::is_directory(folder))
-    throw UsageError(folder, ": is no folder\n  hint: configs/published holds the suite's");
+    throw UsageError(folder, ": is no folder\n  hint: ", kPublishedCases, " holds the suite's");
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder))
     if (entry.path().extension() == ".json") files.push_back(entry.path());
@@ -213,6 +250,11 @@ std::vector<PublishedCase> load_published(const std::string& folder) {
   std::vector<PublishedCase> cases;
   for (const fs::path& file : files) read_file(file, cases);
   if (cases.empty()) throw UsageError(folder, ": holds no cases");
+  std::set<std::string> ids;
+  for (const PublishedCase& c : cases)
+    if (!ids.insert(c.id).second)
+      throw UsageError(folder, ": two cases are named ", c.id,
+                       "\n  hint: give each a name of its own");
   return cases;
 }
 

@@ -53,8 +53,10 @@ struct PublishedOrder {
   int pairs = 0, right = 0;
 };
 
-// All cases of the folder's files, in the order of their names. Throws UsageError.
-std::vector<PublishedCase> load_published(const std::string& folder);
+inline constexpr const char* kPublishedCases = "configs/published";
+// All cases of the folder's files, in the order of their names. `kPublishedCases`, where there is no
+// such folder: the shipped ones. Throws UsageError.
+std::vector<PublishedCase> load_published(std::string folder);
 Prediction predict(const PublishedCase& published);
 // Groups of all cases: those on which the model was made, those found later.
 inline const std::string kDevelopment = "all development cases", kBlind = "all blind cases";

@@ -103,22 +103,20 @@ TEST(Published, TrainingStepsHaveGroupsOfTheirOwn) {
 
 // Returns the error of load_published for a file with one case of this setup and these further
 // lines; empty: it has none.
-std::string refusal_of(const std::string& setup, const std::string& more = "") {
+const std::string kHead =
+    R"({"schema_version": 1, "source": "x", "url": "u", "title": "t", "verified": "no", "cluster": "h100",
+             "tolerance": {"value": 0.1, "source": "s"},)";
+
+std::string refusal_of(const std::string& setup, const std::string& more = "",
+                       const std::string& head = kHead) {
   namespace fs = std::filesystem;
   // Tests run beside each other, each in a process of its own.
   const fs::path folder =
       fs::path(testing::TempDir()) / concat("published_test_", ::getpid()) / "cases";
   fs::create_directories(folder);
-  fs::create_directories(folder.parent_path() / "clusters");
-  fs::copy_file(LONGNET_SOURCE_DIR "/configs/clusters/h100-ndr400.json",
-                folder.parent_path() / "clusters/h100-ndr400.json",
-                fs::copy_options::overwrite_existing);
-  std::ofstream(folder / "a.json")
-      << R"({"schema_version": 1, "source": "x", "url": "u", "title": "t", "verified": "no", "cluster": "h100-ndr400",
-             "tolerance": {"value": 0.1, "source": "s"},)"
-      << more << R"(
-             "cases": [{"id": "a", "setup": )"
-      << setup << R"(, "value": 1}]})";
+  std::ofstream(folder / "a.json") << head << more << R"(
+             "cases": [{"id": "a", "unit": "ms", "setup": )"
+                                   << setup << R"(, "value": 1}]})";
   std::string refusal;
   try {
     load_published(folder.string());
@@ -142,6 +140,27 @@ TEST(Published, ASetupOfDilatedAttentionIsRefused) {
                 testing::AllOf(testing::HasSubstr("a.json"), testing::HasSubstr("hint: name"),
                                testing::HasSubstr("cases[0].setup.algorithm")))
         << setup;
+}
+
+TEST(Published, WhatACaseRestsOnMustBeStated) {
+  const std::string ring = R"({"algorithm": "ring"})";
+  const auto without = [&](std::string_view part, std::string_view instead = "") {
+    std::string head = kHead;
+    head.replace(head.find(part), part.size(), instead);
+    return refusal_of(ring, "", head);
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(without(R"("schema_version": 1,)"),
+              HasSubstr("a.json:1: schema_version: is missing"));
+  EXPECT_THAT(without("\"schema_version\": 1", "\"schema_version\": 2"),
+              HasSubstr("schema_version"));
+  EXPECT_THAT(without(R"("source": "x",)"), HasSubstr("source: is missing"));
+  EXPECT_THAT(without(R"("source": "x")", R"("source": "")"), HasSubstr("source: is empty"));
+  EXPECT_THAT(without(R"(, "source": "s")"), HasSubstr("tolerance.source: is missing"));
+  EXPECT_THAT(without(R"("cluster": "h100",)"), HasSubstr("cluster: is missing"));
+  EXPECT_THAT(without("h100", "h1000"), HasSubstr("a.json: cluster"));
+  EXPECT_THAT(refusal_of(ring + R"(, "value": 1}, {"id": "a", "unit": "s", "setup": )" + ring),
+              HasSubstr("two cases are named a"));
 }
 
 TEST(Published, WhatInformsTheModelIsNotBlind) {
