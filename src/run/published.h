@@ -54,8 +54,8 @@ struct PublishedOrder {
 };
 
 inline constexpr const char* kPublishedCases = "configs/published";
-// All cases of the folder's files, in the order of their names. `kPublishedCases`, where there is no
-// such folder: the shipped ones. Throws UsageError.
+// All cases of the folder's files, in the order of their names; of `kPublishedCases`, where there
+// is no such folder, the shipped ones. Throws UsageError.
 std::vector<PublishedCase> load_published(std::string folder);
 Prediction predict(const PublishedCase& published);
 // Groups of all cases: those on which the model was made, those found later.

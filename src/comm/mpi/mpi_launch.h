@@ -1,5 +1,5 @@
-// MPI's row of host_transports(), and what its launchers (mpirun, srun) say; for builds with MPI and
-// without.
+// MPI's row of host_transports(), and what its launchers (mpirun, srun) say; for builds with and
+// without MPI.
 #pragma once
 #include <optional>
 
