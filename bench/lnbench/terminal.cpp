@@ -39,8 +39,9 @@ void request_stop(int signal) {
     static constexpr char kText[] =
         "\nstopping when the point, shard or step at work is finished; Ctrl-C again: now (what is "
         "finished stays)\n";
-    if (stop_wanted == 0 && write(STDERR_FILENO, kText, sizeof kText - 1) < 0) return;
-    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGINT, SIG_DFL);  // before it is said: another thread may get the second one
+    [[maybe_unused]] const ssize_t said =
+        stop_wanted == 0 ? write(STDERR_FILENO, kText, sizeof kText - 1) : 0;
   }
   stop_wanted = 1;
 }
