@@ -115,8 +115,8 @@ int run_recommend(const Options& options) {
               ranking.dilated, options.top, share);
   table.finish();
   if (!ranking.same.empty())
-    table.note(concat("left out, as their ranks do the same: ", ranking.same.size(), ", ",
-                      few_of(ranking.same)));
+    table.note(concat(ranking.same.size(),
+                      " left out, as their ranks do the same: ", few_of(ranking.same)));
   for (const std::string& why : ranking.reasons_of_stopped()) table.note("left out: " + why);
   return ranking.exact.empty() && ranking.dilated.empty() ? kFailed : kOk;
 }

@@ -29,13 +29,6 @@ std::vector<Simulated> points_of(const std::vector<SimulatePoint>& variants, con
   return all;
 }
 
-Table<PointRecord> simulated_table(const Options& options, const std::vector<Simulated>& points,
-                                   Progress& progress) {
-  std::vector<Point> all;
-  std::ranges::transform(points, std::back_inserter(all), &Simulated::point);
-  return record_table(options, all, &progress);
-}
-
 void write_trace(TableWriter& table, const std::string& path, const SimulatedPoint& point) {
   write_file(path, chrome_trace(point.run, describe(point.record.params)) + "\n");
   table.note(concat("trace: ", path, " (chrome://tracing, ui.perfetto.dev)"));
@@ -74,13 +67,15 @@ int run_simulate(const Options& options) {
     return s.point.params.program_ranks() < s.point.params.ranks;
   });
   Progress progress(options, true, int(points.size()));
-  const bool compared = variants.size() > 1 && variants[0].what_if.is_plain();
-  Table<PointRecord> table = simulated_table(options, points, progress);
-  table.note(concat(config.name, ": ", points_text(points.size()), " simulated on ", cluster.name,
-                    " (", cluster.num_nodes(), " nodes of ", cluster.node_size(), " x ",
-                    cluster.device.name, ", ", to_string(cluster.topology.kind), "); latencies ",
-                    options.alpha == "band" ? "as a band" : options.alpha,
-                    compared ? "; ratio: to the same point on the cluster as it is" : ""));
+  std::vector<Point> all;
+  std::ranges::transform(points, std::back_inserter(all), &Simulated::point);
+  Table<PointRecord> table = record_table(options, all, &progress);
+  table.note(
+      concat(config.name, ": ", points_text(points.size()), " simulated on ", cluster.name, " (",
+             cluster.num_nodes(), " nodes of ", cluster.node_size(), " x ", cluster.device.name,
+             ", ", to_string(cluster.topology.kind), "); latencies ",
+             options.alpha == "band" ? "as a band" : options.alpha,
+             compares_clusters(all) ? "; ratio: to the same point on the cluster as it is" : ""));
   if (replicas)
     table.note(
         "replicas: one group of ranks is simulated, on links of its own; the others do the same");

@@ -7,17 +7,6 @@
 namespace longnet {
 namespace {
 
-TEST(HostTransports, SayWhatListsAndCommandLinesShow) {
-  for (const HostTransport& transport : host_transports()) {
-    EXPECT_NE(transport.name, kThreadTransport);
-    EXPECT_FALSE(transport.about.empty()) << transport.name;
-    EXPECT_FALSE(transport.launcher.empty()) << transport.name;
-  }
-  const HostTransport other{.name = "other", .launcher = "start -n"};
-  EXPECT_EQ(launcher_words(&other, 4), "start -n 4");
-  EXPECT_EQ(launcher_words(nullptr, 2), "mpirun -np 2");
-}
-
 TEST(Launcher, IsRecognisedByItsVariables) {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK",
                            "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_RANK", "PMIX_NAMESPACE"})
