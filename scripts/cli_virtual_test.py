@@ -40,6 +40,13 @@ class Virtual(Case):
         for key in ("sum", "sum_squares", "min", "max", "lse_sum"):  # fp32 rounds sums in another order
             self.assertAlmostEqual(a[key], b[key], delta=1e-5 * (abs(a["sum_squares"]) + abs(a["lse_sum"])), msg=f"{what} {key}")
 
+    def assert_same_gradients(self, a, b, what):
+        self.assert_same_content(a["content"], b["content"], what)
+        for key in ("q_dq_terms", "k_dk_terms", "v_dv_terms"):
+            expected = a["check"]["gradients"][key]
+            self.assertGreater(expected, 0, what)
+            self.assertAlmostEqual(b["check"]["gradients"][key], expected, delta=1e-5 * expected, msg=f"{what} {key}")
+
     def test_one_wrong_row_and_one_wrong_lse_are_seen(self):
         sweep = ("--set", "sweep.algorithm=dilated", "--set", "sweep.ranks=4", "--set", "sweep.seq_len=1K")
         folder, _ = self.walk(*sweep, out="sound")
@@ -144,10 +151,10 @@ class Virtual(Case):
             self.assertGreater(gradients["keys"], 4)
             self.assertLess(max(gradients[k] for k in ("dq_rel_l2_error", "dk_rel_l2_error", "dv_rel_l2_error")), 2e-6)
             self.assertLess(max(gradients[k] for k in ("sum_dk", "q_dq_k_dk", "v_dv_o_do")), 1e-6)
-            self.assert_same_content(points[0]["content"], p["content"], (p["params"]["ranks"], p["params"]["pass"]))
+            self.assert_same_gradients(points[0], p, (p["params"]["ranks"], p["params"]["pass"]))
             self.assertEqual("shared_gradients" in p["memory"]["by_tag"], p["params"]["ranks"] > 1)
         for p in real:
-            self.assert_same_content(points[0]["content"], p["content"], "threads")
+            self.assert_same_gradients(points[0], p, "threads")
         alone = [p for p in points + real if p["params"]["ranks"] == 1]  # the same bits wherever nothing is shared
         for key in ("output_digest", "dq_digest", "dk_digest", "dv_digest"):
             self.assertEqual(len({p["content"][key] for p in alone}), 1, key)

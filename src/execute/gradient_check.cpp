@@ -308,7 +308,8 @@ Conservation conservation(const LawTerms& terms, const ShardedProblem& s, bool o
   const auto over = [](double difference, double of) { return std::fabs(difference) / of; };
   Conservation laws{.scores = over(x[0] - x[1], x[4] + x[5] + rounding),
                     .values = over(x[2] - x[3], x[6] + x[7] + rounding),
-                    .tolerance = tolerance};
+                    .tolerance = tolerance,
+                    .terms = {x[4], x[5], x[6]}};
   if (!output_is_partial && p.dtype == DType::kBFloat16)
     laws.values_tolerance = std::max(tolerance, check_tolerance(s, /*rounded=*/true));
   const std::span<const double> all(terms.keys);

@@ -89,6 +89,8 @@ struct Conservation {
   double values = 0;  // <V, dV> = <O, dO>
   double tolerance = kLawTolerance;
   double values_tolerance = tolerance;  // for `values`: more where O was sent in bf16
+  // Absolute terms of <Q, dQ>, <K, dK>, <V, dV>: up to rounding the same for any number of ranks.
+  std::array<double, 3> terms{};
   bool hold() const {
     return keys <= tolerance && scores <= tolerance && values <= values_tolerance;
   }

@@ -165,6 +165,7 @@ struct GradientRecord {
   int64_t strata = 0, strata_left_out = 0;  // (branch, K/V head), (rank, K/V head)
   double sum_dk = kNotMeasured, q_dq_k_dk = kNotMeasured, v_dv_o_do = kNotMeasured;
   double law_tolerance = kNotMeasured;
+  double q_dq_terms = kNotMeasured, k_dk_terms = kNotMeasured, v_dv_terms = kNotMeasured;
   static void fields(auto& g, auto&& visit) {
     visit("dq_rel_l2_error", g.dq_rel_l2_error, {.min = 0});
     visit("dk_rel_l2_error", g.dk_rel_l2_error, {.min = 0});
@@ -176,6 +177,9 @@ struct GradientRecord {
     visit("q_dq_k_dk", g.q_dq_k_dk, {.min = 0});
     visit("v_dv_o_do", g.v_dv_o_do, {.min = 0});
     visit("law_tolerance", g.law_tolerance, {.min = 0});
+    visit("q_dq_terms", g.q_dq_terms, {.min = 0, .later = true});
+    visit("k_dk_terms", g.k_dk_terms, {.min = 0, .later = true});
+    visit("v_dv_terms", g.v_dv_terms, {.min = 0, .later = true});
   }
 };
 

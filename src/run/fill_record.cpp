@@ -123,7 +123,10 @@ void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outco
                      .sum_dk = laws.keys,
                      .q_dq_k_dk = laws.scores,
                      .v_dv_o_do = laws.values,
-                     .law_tolerance = laws.values_tolerance};
+                     .law_tolerance = laws.values_tolerance,
+                     .q_dq_terms = laws.terms[0],
+                     .k_dk_terms = laws.terms[1],
+                     .v_dv_terms = laws.terms[2]};
   if (!laws.hold())
     fail_check(record, concat("a law of conservation is broken: of their terms the sum of dK is ",
                               laws.keys, ", <Q, dQ> - <K, dK> ", laws.scores,
