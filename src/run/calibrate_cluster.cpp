@@ -73,8 +73,10 @@ class ClusterWriter {
                      .all_to_all = std::string(to_string(AllToAllAlgorithm::kLinear)),
                      .reduce_scatter = std::string(to_string(ReduceScatterAlgorithm::kRing)),
                      .source =
-                         "assumed for MPI's own gathers and exchanges; on two ranks every "
-                         "algorithm is one exchange"};
+                         "all-to-alls of Open MPI send to all at once (open-mpi/ompi at 0227fc4, "
+                         "ompi/mca/coll/libnbc/nbc_ialltoallv.c), and so do its all-gathers (at "
+                         "097df59, nbc_iallgatherv.c), which on two ranks are a ring's one step; "
+                         "reduce-scatters are this suite's ring"};
     c.execution = ExecutionKind::kInOrder;
     c.execution_source = "this suite's CPU executor: one thread walks the program";
     set_overlap(c);
@@ -181,7 +183,7 @@ class ClusterWriter {
     if (other) s = link(*other, false);
     const std::string why = other ? "no two ranks here had such a link: the figure of the other "
                                     "class, for the format only"
-                                  : "one rank only: assumed, for the format only";
+                                  : "one rank only: for the format only";
     if (!other) s.bandwidth_bytes_per_s.value = m_.bandwidth;
     s.alpha_s.source = s.bandwidth_bytes_per_s.source = why;
     s.ports_per_node = {double(m_.ranks_per_node), why};
@@ -199,7 +201,7 @@ class ClusterWriter {
                " a message: compute ", format_seconds(o.compute_s), ", messages ",
                format_seconds(o.communication_s), ", both ", format_seconds(o.full_s));
     const std::string short_messages =
-        o.too_short() ? "; messages are too short beside compute to tell, so none is assumed" : "";
+        o.too_short() ? "; messages are too short beside compute to tell, so none counts" : "";
     c.async_progress = false;
     c.async_progress_source = concat(by_, how, "; MPI moves messages when its thread looks at them",
                                      " (about each millisecond of an attend)");

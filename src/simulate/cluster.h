@@ -3,8 +3,8 @@
 //   ClusterSpec c = load_cluster("configs/clusters/h100-ndr400.json");
 //   c.inter.bandwidth_bytes_per_s.value    // 4.85e10; .source names where it comes from
 //
-// Every number carries where it comes from: a measurement, a data sheet, a paper, or "chosen" and
-// "assumed" where nobody measured it. The file format is strict, like configs (unknown keys are
+// Every number carries where it comes from: a measurement, a data sheet, a paper, others' code, or
+// "chosen" where a user would choose. The file format is strict, like configs (unknown keys are
 // errors); its schema is configs/schema/cluster.schema.json.
 #pragma once
 #include <array>

@@ -316,7 +316,7 @@ void fields(FileObject& f, ClusterSpec& c) {
   f.sourced("async_progress", c.async_progress, c.async_progress_source);
   quantity(f, "async_bytes_per_s", c.async_bytes_per_s, kOptionalOrZero);
   quantity(f, "overlap_efficiency", c.overlap_efficiency,
-           {.limits = {.min = kRatio.min, .max = 1}});
+           {.limits = {.min = kRatio.min, .max = 1}, .required = false});
   quantity(f, "host_s", c.host_s, kOptionalSeconds);
   quantity(f, "error", c.error, kOptionalRatio);
 }

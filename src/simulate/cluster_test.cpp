@@ -28,6 +28,8 @@ TEST(Cluster, EveryShippedFileLoadsAndRoundTrips) {
     if (entry.path().extension() != ".json") continue;
     ++files;
     const ClusterSpec c = load_cluster(entry.path().string());
+    EXPECT_THAT(read_file_text(entry.path().string(), ""), testing::Not(HasSubstr("assum")))
+        << "every number has a source: " << entry.path();
     EXPECT_EQ(c.name, entry.path().stem().string());
     const std::string text = cluster_to_json(c);
     EXPECT_EQ(cluster_to_json(parse_cluster(text, "again")), text) << entry.path();
@@ -42,6 +44,7 @@ TEST(Cluster, ReadsNumbersWithTheirSources) {
   EXPECT_THAT(c.inter.bandwidth_bytes_per_s.source, HasSubstr("NDR"));
   EXPECT_EQ(c.inter.alpha_s.of(AlphaSet::kNcclSimple), 14e-6);
   EXPECT_EQ(c.topology.kind, TopologyKind::kFatTree);
+  EXPECT_EQ(c.overlap_efficiency.value, 1);  // the file does not say
 }
 
 TEST(Cluster, SchemaListsTheCollectives) {
@@ -128,6 +131,7 @@ TEST(Cluster, NumbersThatNoMachineHasAreRefused) {
            {{"error"}, {1e-300, 1e7}}})
     for (const double value : wrong) {
       JsonNode cluster = parse_json(h100(), "c.json");
+      cluster.set("overlap_efficiency", parse_json(R"({"value": 1, "source": "s"})", "q"));
       JsonNode* node = &cluster;
       for (const std::string& key : path) node = node->find(key);
       node->set("value", value);
