@@ -157,19 +157,22 @@ def sentences(ctx: Context) -> list[Said]:
 
 
 def both_passes(ctx: Context) -> list[Said]:
-    """How many forwards both passes take, and of how many they have the multiply-adds."""
+    """How many forwards both passes of the longest sequence take, dilated if it is there, and of how many they have the
+    multiply-adds; every source speaks for itself."""
     timed = timed_points(ctx)
     forward = {problem_of(ctx, p): p for p in timed if p.compute_pass == FORWARD}
     pairs = [(p, forward[problem_of(ctx, p)]) for p in timed if p.compute_pass == BOTH and problem_of(ctx, p) in forward]
-    said = []
-    for (source,), some in group_by(pairs, lambda pair: pair[0].source).items():
-        ends = [pick(some, key=lambda pair: pair[0].times(pair[1])[0]) for pick in (min, max)]
-        said.append(f"{' to '.join(dict.fromkeys(times_text(*pair) for pair in ends))} ({source})")
-    counted = [(p.value("work.flops"), ahead.value("work.flops")) for p, ahead in pairs]
-    ratios = sorted(every / some for every, some in counted if every and some)
-    work = f", for {' to '.join(dict.fromkeys(map(ratio_label, (ratios[0], ratios[-1]))))} its multiply-adds" if ratios else ""
-    text = f"A forward and backward pass takes {'; '.join(said)} the time of a forward{work}."
-    return [Said(escape(text), tuple(p for pair in pairs for p in pair))] if said else []
+    said: list[Said] = []
+    for some in group_by(pairs, lambda pair: pair[0].source).values():
+        both, ahead = max(some, key=lambda pair: (pair[0].seq_len or 0, pair[0].pattern == "dilated", pair[0].ranks))
+        every, once = both.value("work.flops"), ahead.value("work.flops")
+        work = f", for {ratio_label(every / once)} its multiply-adds" if every and once else ""
+        text = (
+            f"{length_of(both)} {place_of(ctx, both)} a forward and backward pass of {escape(both.algorithm)} attention takes "
+            f"{times_text(both, ahead)} the time of a forward{work}."
+        )
+        said.append(Said(text, (both, ahead)))
+    return said
 
 
 def claims_strip(claims: list[Claim]) -> str:

@@ -234,7 +234,7 @@ class ReportInBrowser(unittest.TestCase):
         self.assertEqual(self.marks("causal_balance", "closed_form"), 1)
         self.assertEqual(self.marks("error_ranks", "measured"), len(longest))
         self.assertEqual(self.marks("latency", "measured"), len(native))
-        self.assertEqual(self.marks("ablations", "bars"), 4 * 14)
+        self.assertEqual(self.marks("ablations", "bars"), 4 * 14 - 1)  # local sends nothing
         self.assertEqual(self.marks("ablations", "single_attend", "path, rect"), 14)
         chosen = sum(r["params"]["collective"] != "native" for r in self.opponents)
         self.assertEqual(self.marks("collectives", "marks"), chosen + 4)  # and four native ones

@@ -155,7 +155,7 @@ def backward_reduce_scatters(ctx: Context, source: str) -> Evidence:
     able = [p for p in dilated if p.ok and bytes_per_sequence(p)]
     if seen.status == NOT_TESTED:
         return replace(seen, source=source)
-    if not all("reduce_scatter" in p.text("comm.collectives_used") for p in able):
+    if source != "simulated" and not all("reduce_scatter" in p.text("comm.collectives_used") for p in able):
         return replace(seen, source=source, status=NOT_TESTED, text="programs without a reduce-scatter")
     text = f"{seen.text.removesuffix('.')}; gradients summed by reduce-scatter."
     if seen.status == SUPPORTED and source == "simulated":

@@ -117,10 +117,10 @@ class Figures(unittest.TestCase):
         self.assertEqual(re.findall(r"\(measured, . ranks?, ([a-z ]+)\)", figures["latency"].finding), 2 * PANELS)
         self.assertIn("A backward begins with an output that is there", figures["latency"].caption)
         page = render_page(ctx, list(figures.values()), judge(ctx))
-        self.assertRegex(page, r"<p>A forward and backward pass takes 3\.5× .*\(measured\) the time of a forward, for 3\.5× its multiply-adds\.</p>")
+        self.assertRegex(page, r"<p>At 64K tokens on 4 ranks \(measured\) a forward and backward pass of dilated attention takes 3\.5× [^<]* the time of a forward, for 3\.5× its multiply-adds\.</p>")
         self.assertFalse(figures["communication_tokens"].more)
         bars = {r["label"] for r in rows_of(figures["phases"]) if "64K · P = 4" in r["label"] and "ring" in r["label"]}
-        self.assertEqual(bars, {f"64K · P = 4{name}\nring" for name in ("", " · backward", "\nforward and backward")})
+        self.assertEqual(bars, {f"64K · P = 4{name}\nring" for name in (" · forward", " · backward", "\nforward and backward")})
         self.assertRegex(figures["phases"].finding, r"\(measured, forward\);.*\(measured, backward\);.*\(measured, forward and backward\)")
         self.assertEqual({f.title.split(", ")[-1] for f in figures.values() if f.name.startswith("crossover")}, {"Crossover map over length and ranks: forward", *(f"Crossover map over length and ranks: {p}" for p in PANELS[1:])})
         self.assertEqual(len(rows_of(figures["coverage"])), len(rows_of(figure(passes_sweep("forward"), "coverage"))))
@@ -141,10 +141,17 @@ class Figures(unittest.TestCase):
         ahead = point("dilated", 8 * K, 2, time_s=1.0)
         both = of_pass(ahead, "forward_backward")
         mean = [mixed(ahead, "mean", 1), mixed(both, "mean", 4.5 / 3.5)]
-        takes = "A forward and backward pass takes 3.5× [3.5×, 3.5×] (measured) the time of a forward"
+        takes = "At 8K tokens on 2 ranks (measured) a forward and backward pass of dilated attention takes 3.5× [3.5×, 3.5×] the time of a forward"
         self.assertEqual(said(ahead, both), f"{takes}, for 3.5× its multiply-adds.")
         self.assertEqual(said(*mean), f"{takes}, for 4.5× its multiply-adds.")
-        self.assertEqual(said(ahead, both, *mean), f"{takes}, for 3.5× to 4.5× its multiply-adds.")
+        others = [point(a, n, p, time_s=1.0) for a, n, p in (("ring", 4 * K, 2), ("ring", 8 * K, 2), ("ring", 8 * K, 4), ("dilated", 4 * K, 4))]
+        passes = [of_pass(other, "forward_backward") for other in others]
+        for other in passes:
+            other["timing"] |= {"median_s": 9.0}
+        self.assertEqual(said(*others, ahead, *passes, both), f"{takes}, for 3.5× its multiply-adds.")  # of the longest, dilated first
+        self.assertRegex(said(*others[:3], *passes[:3]), r"^At 8K tokens on 4 ranks \(measured\) a forward and backward pass of ring attention takes 9×")
+        modelled = [r | {"source": "simulated"} for r in (ahead, both)]
+        self.assertEqual([p.points[0].source for p in both_passes(context([ahead, both, *modelled]))], ["measured", "simulated"])
         self.assertEqual(said(ahead, both | {"work": {}}), f"{takes}.")
         self.assertEqual(said(both), "")
         kept = both | {"params": both["params"] | {"keep_gathered": True}}

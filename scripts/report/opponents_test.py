@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import unittest
 from pathlib import Path
@@ -162,6 +163,13 @@ class Opponents(unittest.TestCase):
         drawn = figure(many, "ablations")
         self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 14)
         self.assertIn(f"14 of {len(many)} points", drawn.caption)
+        for record in many:
+            record["metrics"] = {"usable_cores": 4}
+        labels = list(dict.fromkeys(r["label"].replace("\n", " · ") for r in rows_of(figure(many, "ablations"))))
+        self.assertEqual([re.sub(" · causal", "", label) for label in labels[:2]], ["64K · P = 2 · dilated", "64K · P = 4 · dilated"])
+        self.assertFalse([label for label in labels if "P = 8" in label])
+        for algorithm in {r["params"]["algorithm"] for r in many}:
+            self.assertTrue([label for label in labels if re.search(rf"· {algorithm}\b", label)], algorithm)
 
     def test_captions_say_what_a_sample_is(self) -> None:
         record, other = (opponent(8 * K, 4, algorithm=a) for a in ("ring", "ulysses"))
@@ -247,7 +255,7 @@ class Opponents(unittest.TestCase):
         ctx = context(records)
         for p in ctx.points:
             label = point_label(ctx, p)
-            self.assertEqual(label.replace("\n", " · "), f"{point_name(p)} · {ctx.index.label(p)}")
+            self.assertEqual(label.replace("\n", " · "), f"{point_name(ctx, p)} · {ctx.index.label(p)}")
         labels = {(r["order"], r["label"]) for r in rows_of(figure(records, "collectives"))}
         self.assertEqual(len(labels), 4)  # whatever the name of the collective that each leaves out
 

@@ -316,11 +316,12 @@ def per_source(points: list[Point], text: Callable[[list[Point]], str]) -> str:
     return "; ".join(said) + "." if said else ""
 
 
-def point_name(point: Point) -> str:
-    """What tells points of one series apart."""
+def point_name(ctx: Context, point: Point) -> str:
+    """What tells points of one series apart; a forward is named beside other passes."""
     batch = f" · batch {batch_text(point)}" if point.batch > 1 else ""
+    passed = f" · {FORWARD}" if point.compute_pass == FORWARD and len(ctx.passes) > 1 else point.other_pass
     mark = "" if point.source == "measured" else f" · {point.source}"
-    return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{point.other_pass}{mark}"
+    return f"{token_label(point.seq_len)} · P = {point.ranks}{batch}{passed}{mark}"
 
 
 def named_pass(order: int) -> str:
@@ -336,7 +337,7 @@ def few_named(ctx: Context, points: list[Point], limit: int = 4) -> str:
 
 def point_label(ctx: Context, point: Point, without: str = "") -> str:
     """Lines of text: the point's name, then its series without that part of it."""
-    return "\n".join([*folded(point_name(point)), *folded(ctx.index.label(point).replace(without, ""))])
+    return "\n".join([*folded(point_name(ctx, point)), *folded(ctx.index.label(point).replace(without, ""))])
 
 
 def folded(name: str) -> list[str]:
@@ -361,9 +362,9 @@ def point_order(ctx: Context, point: Point) -> tuple[Any, ...]:
     )
 
 
-def fairly(points: list[Point], limit: int) -> list[Point]:
-    """The first `limit` of the points, each source with its share of them: none crowds the others out."""
-    queues = list(group_by(points, lambda p: p.source).values())
+def fairly(points: list[Point], limit: int, kind: Callable[[Point], Any] = lambda p: p.source) -> list[Point]:
+    """The first `limit` of the points, each source, or other kind, with its share of them: none crowds the others out."""
+    queues = list(group_by(points, kind).values())
     turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
     return [p for p in turns if p is not None][:limit]
 

@@ -258,7 +258,7 @@ def timeline(ctx: Context) -> list[Drawing]:
         if rows:
             hidden = point.group_ranks - MAX_LANE_RANKS
             note = f"The first {MAX_LANE_RANKS} of {point.group_ranks} ranks." if hidden > 0 else ""
-            title = f"{point_name(point)} · {ctx.index.label(point)}"
+            title = f"{point_name(ctx, point)} · {ctx.index.label(point)}"
             last = max(row["end_s"] for row in rows)
             own = [row for row in rows if row["order"] < 100 and row["phase"] not in ("messages", "waiting", "merge")]
             busy = sum(row["end_s"] - row["begin_s"] for row in own)
