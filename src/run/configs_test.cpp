@@ -151,6 +151,18 @@ TEST(Configs, SlurmHoldsExactAlgorithmsOnNodes) {
   EXPECT_EQ(count("dilated", 8, "causal") + count("dilated", 32, "!causal"), 2);
 }
 
+// Bytes are constant in N at one number of ranks: three lengths over a factor of 4 (a claim's).
+TEST(Configs, Figure5BackwardHasLengthsAtOneNumberOfRanks) {
+  const Preset p = preset("figure5-backward-cluster.json");
+  for (const char* pass : {"forward", "backward", "forward_backward"})
+    for (const char* seq_len : {"1M", "32M", "1B"})
+      EXPECT_GE(p.count(concat("algorithm == dilated && ranks == 512 && replicas == 1 && pass == ",
+                               pass, " && seq_len == ", seq_len)),
+                1)
+          << pass << " " << seq_len;
+  EXPECT_EQ(p.count("replicas == 1 && seq_len < 1B && algorithm != dilated"), 0);
+}
+
 TEST(Configs, GqaGoesDownToOneKvHead) {
   const Preset p = preset("gqa.json");
   EXPECT_EQ(p.count("kv_heads == 1"), p.count("kv_heads == 8"));
