@@ -57,7 +57,10 @@ class Usage(Case):
         self.assertIn("did you mean --ranks?", self.expect(2, "run", self.config, "--rank", "2").stderr)
         elsewhere = self.expect(2, "simulate", self.config, "--ranks", "2").stderr  # would change nothing there
         self.assertIn("simulate has no option --ranks", elsewhere)
-        self.assertIn("one of: plan, run", elsewhere)
+        self.assertIn("hint: --set sweep.ranks=2\n", elsewhere)
+        for key, args in {"sweep.ranks=64": ("--ranks=64",), "model.kv_heads=2": ("--kv-heads", "2"), "run.threads=VALUE": ("--threads",)}.items():
+            self.assertIn(f"hint: --set {key}\n", self.expect(2, "simulate", self.config, *args).stderr)
+        self.assertIn("it is one of: run\n", self.expect(2, "check", self.config, "--replay", "0").stderr)  # no key of configs
         self.assertIn("did you mean 'h100-ndr400'?", self.expect(2, "plan", self.config, "--cluster", "h100-ndr40x").stderr)
         for meant, args in {"quick": ("plan", "configs/qiuck.json"), "algorithms": ("list", "algoritms"),
                             "virtual": ("run", self.config, "--mode", "vitual"), "plain": ("run", self.config, "--progress", "plian")}.items():

@@ -89,7 +89,7 @@ std::vector<Column<PlanRow>> plan_columns(bool on_cluster, const std::set<std::s
       {"no", "no", kNumber, 4, 0, [](R r) { return r.number; }},
       {"id", "", kText, 8, 0, [](R r) { return r.point.id; }},
       {"status", "", kText, 6, 0, [](R r) { return to_string(r.point.status); }},
-      {"flops", "FLOP", kCount, 6, 1, [](R r) { return to_json(r.flops); }},
+      {"flops", "FLOP", kCount, 6, 2, [](R r) { return to_json(r.flops); }},
       {"bytes_per_rank", "sent", kBytes, 8, 1, [](R r) { return to_json(r.bytes_sent); }},
       {"messages", "", kNumber, 8, 3, [](R r) { return to_json(r.messages); }},
       {"memory_bytes", "memory", kBytes, 8, 0, [](R r) { return to_json(r.memory_bytes); }},

@@ -1,6 +1,7 @@
 // `lnbench completion`: the commands, options and their words as a script for bash; and, of a
 // mistyped word, the one that may have been meant.
 #include "core/check.h"
+#include "io/axes.h"
 #include "json/text.h"
 #include "lnbench/commands.h"
 #include "run/shipped.h"
@@ -54,6 +55,24 @@ std::string explain_value(const CLI::App& command, const std::string& said) {
                : concat(option->get_name(), " does not take '", value, "'\n  hint: ", hint);
   }
   return "";
+}
+
+// "--set sweep.ranks=64" for --ranks 64, a key of configs, where the command takes --set; "" for
+// others.
+std::string set_key(const CLI::App& command, const std::string& word,
+                    const std::vector<std::string>& words) {
+  const size_t equals = std::min(word.find('='), word.size());
+  std::string key = word.substr(2, equals - 2);
+  std::ranges::replace(key, '-', '_');
+  const Axis* const axis = find_axis(key);
+  if (axis == nullptr || command.get_option_no_throw("--set") == nullptr) return "";
+  if (!axis->use.swept && axis->use.section.empty()) return "";
+  const auto next = std::ranges::find(words, word) + 1;
+  const std::string value = equals < word.size() ? word.substr(equals + 1)
+                            : next < words.end() ? *next
+                                                 : "VALUE";
+  const std::string_view section = axis->use.section.empty() ? "sweep" : axis->use.section;
+  return concat("--set ", section, ".", key, "=", value);
 }
 
 }  // namespace
@@ -125,8 +144,10 @@ std::string explain_mistake(CLI::App& app, const CLI::ParseError& error, int arg
       if (const auto theirs = long_options(*other); std::ranges::find(theirs, name) != theirs.end())
         elsewhere.push_back(other->get_name());
     const std::string near = closest_match(name, long_options(command));
+    const std::string key = set_key(command, word, {argv, argv + argc});
     return concat("lnbench ", first, " has no option ", name, "\n  hint: ",
-                  !near.empty()        ? concat("did you mean ", near, "?")
+                  !key.empty()         ? key
+                  : !near.empty()      ? concat("did you mean ", near, "?")
                   : !elsewhere.empty() ? concat("it is one of: ", join(elsewhere, ", "))
                                        : help);
   }

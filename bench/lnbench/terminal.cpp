@@ -182,10 +182,14 @@ TableStyle table_style(const Options& options, Progress* progress) {
 }
 
 std::set<std::string> leave_out_constants(TableStyle& style, const std::vector<Point>& points) {
-  if (style.wide || style.format != TableFormat::kText) return {};
   Constants same = constants_of(points);
-  style.left_out = same.columns;
-  if (!same.text.empty()) style.above = "all points: " + same.text;
+  if (style.wide || style.format != TableFormat::kText) {
+    std::erase_if(same.options, [](const std::string& word) { return word != kForwardWord; });
+  } else {
+    style.left_out = same.columns;
+    if (!same.text.empty()) style.above = "all points: " + same.text;
+  }
+  style.widest = widest_cells(points, same.options);
   return same.options;
 }
 

@@ -40,7 +40,8 @@ class Progress;
 // `progress` is taken away before a row is written.
 TableStyle table_style(const Options& options, Progress* progress = nullptr);
 // Leaves out the columns and options that all points have in common: they stand once above the
-// table, unless it is wide or no text. Returns the words of the options left out.
+// table, unless it is wide or no text. Makes the others as wide as what they hold. Returns the
+// words of the options left out.
 std::set<std::string> leave_out_constants(TableStyle& style, const std::vector<Point>& points);
 // Makes the table for the records of these points.
 Table<PointRecord> record_table(const Options& options, const std::vector<Point>& points,

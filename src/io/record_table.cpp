@@ -24,7 +24,7 @@ std::string note_of(const PointRecord& r) {
                            " strata beyond check.max_queries"));
   if (r.check.gradients && r.check.gradients->strata_left_out > 0)
     notes.push_back(concat(r.check.gradients->strata_left_out, " of ", r.check.gradients->strata,
-                           " strata of gradients beyond 256 keys"));
+                           " strata of gradients without a checked key"));
   if (const double more = r.memory.resident_difference; std::abs(more) > kNotedResidentDifference)
     notes.push_back(concat("resident memory grew by ",
                            format_bytes(double(r.memory.resident_growth_bytes.value_or(0))), ", ",
@@ -67,6 +67,7 @@ std::string shown_options(const PointParams& params, const std::set<std::string>
   PointParams p = params;
   if (p.mode == Mode::kSimulated) find_axis("kernel")->member.set(p, find_axis("kernel")->standard);
   std::string text = options_text(p);
+  if (p.pass == Pass::kForward) text += concat(text.empty() ? "" : " ", kForwardWord);
   if (const size_t changes = p.cluster.find(' '); changes != std::string::npos)
     text += (text.empty() ? "" : " ") + p.cluster.substr(changes + 1);
   std::vector<std::string> words = words_of(text);
@@ -75,8 +76,8 @@ std::string shown_options(const PointParams& params, const std::set<std::string>
 }
 
 Constants constants_of(const std::vector<Point>& points) {
+  if (points.size() < 2) return {.columns = {}, .options = {kForwardWord}, .text = {}};
   Constants same;
-  if (points.size() < 2) return same;
   std::vector<std::string> said;
   for (const Axis& axis : axes()) {
     if (axis.use.width == 0 || axis.use.priority > 0) continue;  // options say the kernel
@@ -87,18 +88,35 @@ Constants constants_of(const std::vector<Point>& points) {
     same.columns.emplace(axis.key);
     said.push_back(concat(axis.key, " ", human(to_json(first), column_of(axis).shown)));
   }
-  std::vector<std::string> common = words_of(shown_options(points[0].params));
+  std::vector<std::string> common = words_of(shown_options(points[0].params, {}));
   bool more = false;  // options that differ
   for (const Point& point : points) {
-    const auto words = words_of(shown_options(point.params));
+    const auto words = words_of(shown_options(point.params, {}));
     std::erase_if(common, [&](const auto& word) { return std::ranges::count(words, word) == 0; });
   }
   same.options = {common.begin(), common.end()};
   for (const Point& point : points) more |= !shown_options(point.params, same.options).empty();
   if (!more) same.columns.emplace("options");
+  std::erase(common, kForwardWord);  // goes without saying
   if (!common.empty()) said.push_back(join(common, " "));
   same.text = join(said, ", ");
   return same;
+}
+
+std::map<std::string, int> widest_cells(const std::vector<Point>& points,
+                                        const std::set<std::string>& without) {
+  std::map<std::string, int> widest;
+  const auto add = [&](std::string_view column, const std::string& cell) {
+    int& width = widest[std::string(column)];
+    width = std::max(width, int(cell.size()));
+  };
+  for (const Point& point : points) {
+    for (const Axis& axis : axes())
+      if (axis.use.width > 0)
+        add(axis.key, human(to_json(axis.member.get(point.params)), column_of(axis).shown));
+    add("options", shown_options(point.params, without));
+  }
+  return widest;
 }
 
 bool compares_clusters(const std::vector<Point>& points) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,22 +32,27 @@ void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view nex
 // and what tables say then.
 inline const std::string kBeyondTable = "beyond_kernel_table",
                          kBeyondTableText = "beyond the kernel table";
-// The algorithm's options and the what-ifs of a cluster, but those words; that a simulated kernel
-// is modelled goes without saying.
-std::string shown_options(const PointParams& params, const std::set<std::string>& without = {});
-// Values that several points have in common: columns of one value, words of all options, and both
-// as text: "seq_len 8K, batch 1, d=32 bf16".
+// The algorithm's options, the pass, kForwardWord among others, and the what-ifs of a cluster, but
+// those words; that a simulated kernel is modelled goes without saying.
+inline const std::string kForwardWord(to_string(Pass::kForward));
+std::string shown_options(const PointParams& params,
+                          const std::set<std::string>& without = {kForwardWord});
+// Values that the points have in common: columns of one value, words of all options, and both as
+// text: "seq_len 8K, batch 1, d=32 bf16"; of one point the word of a forward alone.
 struct Constants {
   std::set<std::string> columns, options;
   std::string text;
 };
 Constants constants_of(const std::vector<Point>& points);
+// TableStyle::widest of columns of axes, and of the options but those words.
+std::map<std::string, int> widest_cells(const std::vector<Point>& points,
+                                        const std::set<std::string>& without);
 // Whether there are points of a changed cluster, and of the one that they are held against.
 bool compares_clusters(const std::vector<Point>& points);
 // `common`: words that every row's options have, left out. `ratios`: times over those of the
 // unchanged cluster.
-std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& common = {},
-                                                bool ratios = false);
+std::vector<Column<PointRecord>> record_columns(
+    const std::set<std::string>& common = {kForwardWord}, bool ratios = false);
 std::string_view colour_of(PointStatus status);  // colour of its row: "31" is red
 
 // {"timing": {"median_s": 0.1}, "per_rank": [...]} -> "timing.median_s": 0.1, "per_rank": [...]

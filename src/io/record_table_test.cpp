@@ -39,6 +39,33 @@ TEST(RecordTable, ConstantsAreColumnsOfOneValue) {
   EXPECT_TRUE(constants_of(points).columns.empty());
 }
 
+TEST(RecordTable, AForwardIsNamedBesideOtherPasses) {
+  std::vector<Point> points(3, Point{.params = standard_params()});
+  points[0].params.options.keep_gathered = true;
+  const auto options = [&] { return constants_of(points).options; };
+  EXPECT_TRUE(options().contains(kForwardWord));
+  EXPECT_EQ(constants_of(points).text.find(kForwardWord), std::string::npos);
+  EXPECT_EQ(shown_options(points[0].params, options()), "rows kept");
+  EXPECT_EQ(shown_options(points[0].params), "rows kept");
+  points[1].params.pass = Pass::kBackward;
+  EXPECT_EQ(shown_options(points[0].params, options()), "rows kept forward");
+  EXPECT_EQ(shown_options(points[1].params, options()), "backward");
+  EXPECT_EQ(shown_options(points[2].params, options()), "forward");
+  points.resize(1);
+  EXPECT_EQ(shown_options(points[0].params, options()), "rows kept");
+}
+
+TEST(RecordTable, WidestCellsAreThoseOfAxesAndOptions) {
+  std::vector<Point> points(2, Point{.params = standard_params()});
+  points[0].params.algorithm = "bidirectional_ring";
+  points[1].params.pass = Pass::kForwardBackward;
+  points[1].params.problem.causal = true;
+  const auto widest = widest_cells(points, {"causal"});
+  EXPECT_EQ(widest.at("algorithm"), 18);
+  EXPECT_EQ(widest.at("options"), 16);
+  EXPECT_FALSE(widest.contains("pass"));
+}
+
 TEST(RecordTable, RatiosAreShownWhereClustersAreCompared) {
   std::vector<Point> points(2, Point{.params = standard_params()});
   points[0].params.cluster = points[1].params.cluster = "h100 bandwidth=0.5";
@@ -123,9 +150,10 @@ TEST(RecordTable, NotesTellNumbersThatAreNotAllMeasured) {
   guessed.check.gradients->strata = 4, guessed.check.gradients->strata_left_out = 1;
   guessed.memory.resident_growth_bytes = 3 << 20;
   guessed.memory.resident_difference = 0.5;
-  EXPECT_EQ(note_of(guessed),
-            "1 of 4 strata of gradients beyond 256 keys; resident memory grew by 3 MiB, 50 % more "
-            "than the buffers; beyond the kernel table");
+  EXPECT_EQ(
+      note_of(guessed),
+      "1 of 4 strata of gradients without a checked key; resident memory grew by 3 MiB, 50 % more "
+      "than the buffers; beyond the kernel table");
 }
 
 }  // namespace

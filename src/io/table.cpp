@@ -68,29 +68,35 @@ std::string human(const JsonNode& value, Shown shown) {
 
 TableWriter::TableWriter(std::vector<ColumnHead> heads, TableStyle style)
     : heads_(std::move(heads)), style_(std::move(style)) {
+  int rest = 0;  // of the last column's widest cell: it can stand below its row
   for (size_t i = 0; i < heads_.size(); ++i) {
     ColumnHead& head = heads_[i];
     if (head.title.empty()) head.title = head.name;
     head.width = std::max(head.width, int(head.title.size()) + (i == 0 ? 2 : 0));
+    if (head.shown != Shown::kNote) {
+      rest = std::max(0, style_.widest[head.name] - head.width);
+      head.width += rest;
+    }
     if (head.shown != Shown::kNote || style_.format != TableFormat::kText) columns_.push_back(i);
   }
   const bool all =
       style_.wide || style_.format == TableFormat::kCsv || style_.format >= TableFormat::kJson;
-  const auto width = [&] {
+  const auto is_left_out = [&](size_t i) { return style_.left_out.contains(heads_[i].name); };
+  const auto width = [&](bool least) {  // without the rest and columns left out
     return std::transform_reduce(
-        columns_.begin(), columns_.end(), size_t{0}, std::plus<>(), [&](size_t i) {
+        columns_.begin(), columns_.end(), least ? -rest : 0, std::plus<>(), [&](size_t i) {
           const bool note = heads_[i].shown == Shown::kNote;  // of any length
-          return note ? 0 : size_t(heads_[i].width) + 1;
+          return note || (least && is_left_out(i)) ? 0 : heads_[i].width + 1;
         });
   };
-  while (!all && width() > style_.width + 1) {  // the last one of lowest priority
-    const auto last = std::ranges::max_element(
+  while (!all) {  // the last one of lowest priority
+    const auto next = std::ranges::max_element(
         columns_, {}, [&](size_t i) { return std::pair(heads_[i].priority, i); });
-    if (heads_[*last].priority == 0) break;
-    columns_.erase(last);
+    const int priority = heads_[*next].priority;
+    if (priority == 0 || width(priority == 1) <= int(style_.width) + 1) break;
+    columns_.erase(next);
   }
-  if (!all)
-    std::erase_if(columns_, [&](size_t i) { return style_.left_out.contains(heads_[i].name); });
+  if (!all) std::erase_if(columns_, is_left_out);
 }
 
 std::ostream& TableWriter::line() {
@@ -164,7 +170,11 @@ void TableWriter::text_row(const std::vector<JsonNode>& cells, std::string_view 
     if (heads_[last].shown == Shown::kSummary) {
       text = text.substr(0, style_.width - 3) + "...";
     } else if (is_left(heads_[last].shown)) {
-      below.push_back(std::exchange(shown[last], "..."));
+      const std::string whole = shown[last];
+      const size_t room = whole.size() + style_.width - text.size(), dots = 4;  // " ..."
+      const size_t cut = room < dots ? whole.npos : whole.rfind(' ', room - dots);
+      below.push_back(cut == whole.npos ? whole : whole.substr(cut + 1));
+      shown[last] = cut == whole.npos ? "..." : whole.substr(0, cut) + " ...";
       text = aligned(shown);
     }
   }

@@ -16,6 +16,7 @@
 // CSV and JSON take all, in the units of their names. Text begins all but rows with '#'.
 #pragma once
 #include <functional>
+#include <map>
 #include <ostream>
 #include <set>
 #include <string>
@@ -52,7 +53,7 @@ struct ColumnHead {
   std::string name;     // in CSV and JSON, with its unit: "median_s"
   std::string title{};  // in text and Markdown; "": the name
   Shown shown = Shown::kText;
-  int width = 0;     // in text, at least the title's
+  int width = 0;     // in text, at least the title's and, but of the last one, the widest cell's
   int priority = 0;  // 0: always shown; the greater, the earlier it is left out
 };
 
@@ -61,6 +62,7 @@ struct TableStyle {
   bool wide = false;                    // all columns, notes on their rows
   size_t width = 100;                   // characters of a line, unless `wide`
   std::set<std::string> left_out{};     // columns, unless all are shown
+  std::map<std::string, int> widest{};  // characters of a column's widest cell, where it is known
   std::string above{};                  // a note above the names of columns
   std::ostream* out = nullptr;          // rows
   std::ostream* notes = nullptr;        // notes of formats other than text

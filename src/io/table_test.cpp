@@ -114,6 +114,44 @@ TEST(Table, TextLeavesColumnsOut) {
   EXPECT_NE(written({.width = 120}).find("low"), std::string::npos);
 }
 
+TEST(Table, ColumnsAreAsWideAsTheirWidestCell) {
+  EXPECT_EQ(written({.widest = {{"median_s", 12}}}, {kRows[0]}),
+            "# hello\n"
+            "# ranks         time options\n"
+            "      2      1.23 ms -\n");
+  // Room for options is that of columns of priority 2 or more, of which "low" is one.
+  EXPECT_NE(written({.width = 120, .widest = {{"options", 22}}}).find("low"), std::string::npos);
+  EXPECT_EQ(written({.width = 120, .widest = {{"options", 24}}}).find("low"), std::string::npos);
+}
+
+TEST(Table, ColumnsLeftOutTakeNoRoom) {
+  for (const bool is_left_out : {false, true}) {
+    std::ostringstream out;
+    const auto value = [](int) { return 1; };
+    TableStyle style{.out = &out};
+    if (is_left_out) style.left_out = {"one"};
+    Table<int>({{"one", "", Shown::kNumber, 40, 0, value},
+                {"two", "", Shown::kNumber, 40, 1, value},
+                {"three", "", Shown::kNumber, 30, 0, value}},
+               style)
+        .add(1);
+    EXPECT_EQ(out.str().find("two") != std::string::npos, is_left_out);
+  }
+}
+
+TEST(Table, WordsThatFitStayOnTheRow) {
+  EXPECT_EQ(written({.width = 34}, {{2, 1, "forward_backward rows kept", ""}}),
+            "# hello\n"
+            "# ranks     time options\n"
+            "      2      1 s ...\n"
+            "#      forward_backward rows kept\n");
+  EXPECT_EQ(written({.width = 40}, {{2, 1, "forward_backward rows kept", ""}}),
+            "# hello\n"
+            "# ranks     time options\n"
+            "      2      1 s forward_backward ...\n"
+            "#      rows kept\n");
+}
+
 // Whatever the cells hold, what is too long stands below its row.
 TEST(Table, NoLineIsLongerThanAHundred) {
   const std::string reason =
