@@ -188,7 +188,7 @@ std::string why_not_virtual(const RankProgram& program) {
   if (!moves_results) return {};
   return "its ranks exchange results, which one device that walks them in turn would have to keep "
          "for all ranks; ring, all_gather and dilated exchange only keys and values, which are "
-         "generated again";
+         "generated again, and, in a backward pass, gradients of these, which are added up";
 }
 
 RankProgram virtual_program(const Schedule& schedule, Rank rank) {

@@ -118,6 +118,7 @@ TEST(VirtualWalk, RefusesWhatCannotBeMadeAgain) {
     if (const std::string why = why_not_walked(info); !why.empty()) {
       refused.push_back(info.name);
       EXPECT_THAT(why, testing::HasSubstr("exchange results")) << info.name;
+      EXPECT_THAT(why, testing::HasSubstr("in a backward pass, gradients of these")) << info.name;
     }
   EXPECT_THAT(refused, testing::UnorderedElementsAre("query_gather", "ulysses", "usp"));
 }

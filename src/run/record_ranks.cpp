@@ -128,7 +128,7 @@ std::vector<TimelineEntry> timeline_of(const Executor& executor, Communicator& c
   const auto times = executor.op_times();
   std::vector<TimelineEntry> mine, all;
   for (size_t i = 0; i < ops.size(); ++i) {
-    const std::string text = to_text(ops[i]);
+    const std::string text = to_text(executor.program(), ops[i]);
     mine.push_back({comm.rank(), is_communication(ops[i].what) ? "communication" : "compute",
                     text.substr(0, text.find(' ')), times[i].begin_s, times[i].end_s,
                     detail_of(ops[i].what)});

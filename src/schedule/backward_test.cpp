@@ -184,7 +184,7 @@ TEST(BackwardPrograms, TheFirstMessageStartsBeforeAnyKernel) {
     const RankProgram program = backward_of(algorithm.name, 4).program(1);
     const Op& first = *std::ranges::find_if_not(
         program.ops, [](const Op& op) { return std::holds_alternative<Pack>(op.what); });
-    EXPECT_TRUE(is_communication(first.what)) << algorithm.name << ": " << to_text(first);
+    EXPECT_TRUE(is_communication(first.what)) << algorithm.name << ": " << to_text(program, first);
   }
 }
 

@@ -113,7 +113,7 @@ void check_kinds(const RankProgram& p, Rank rank, OpId id, Faults& faults) {
       },
       [](const auto&) { return true; });
   if (!fit)
-    faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p.ops[size_t(id)]));
+    faults.add(rank, id, "a slot holds another kind of tensor. ", to_text(p, p.ops[size_t(id)]));
 }
 
 void check_structure(const Schedule& s, const RankProgram& p, Rank rank, Faults& faults) {
@@ -161,7 +161,7 @@ void check_races(const Schedule& s, const RankProgram& p, Rank rank, Faults& fau
         if (size_t(i) == j || !(now.writes || earlier.writes)) continue;
         if (before[j][size_t(i)] || !overlap(now, earlier)) continue;
         faults.add(rank, OpId(j), "races with op ", i, " for slot ", now.view.slot,
-                   ": add a dependency. ", to_text(p.ops[j]));
+                   ": add a dependency. ", to_text(p, p.ops[j]));
       }
       by_slot[now.view.slot].push_back({OpId(j), now});
     }
@@ -196,7 +196,8 @@ class SymbolicRun {
     for (size_t r = 0; r < programs_.size(); ++r)
       for (size_t i = 0; i < done_[r].size() && finished; ++i)
         if (!done_[r][i]) {
-          faults_.add(Rank(r), OpId(i), "deadlock: waits for ever. ", to_text(programs_[r].ops[i]));
+          faults_.add(Rank(r), OpId(i), "deadlock: waits for ever. ",
+                      to_text(programs_[r], programs_[r].ops[i]));
           finished = false;
         }
     if (!finished) return;

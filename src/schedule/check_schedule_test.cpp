@@ -182,6 +182,17 @@ TEST(ProgramText, ShowsOpsDependenciesAndMessages) {
   EXPECT_NE(dot.find("r0_0 -> r1_1 [style=dashed]"), std::string::npos) << dot;
 }
 
+TEST(ProgramText, ABackwardPassNamesItsSlots) {
+  const Schedule ring = ring_attention(ring_problem(2), Pass::kBackward);
+  const std::string text = to_text(ring.sharded, ring.program(1), 1);
+  for (const char* op : {"delta      grad_out[rows of 1 in 0..64] x output[rows of 1 in 0..64] -> "
+                         "statistics[rows of 1 in 0..64]",
+                         "-> dq[rows of 1 in 0..64], dkv[rows of 1 in 0..64]"})
+    EXPECT_NE(text.find(op), std::string::npos) << op << " in\n" << text;
+  const Schedule forward = ring_attention(ring_problem(2));  // its buffers have the same numbers
+  EXPECT_NE(to_text(forward.sharded, forward.program(1), 1).find("slot3["), std::string::npos);
+}
+
 TEST(RowMap, SizesBeyondThirtyTwoBits) {  // N H d = 2^30 12 64: an element's offset needs 40 bits
   const int64_t n = int64_t{1} << 30;
   const AttentionProblem p{

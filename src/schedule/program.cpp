@@ -80,12 +80,23 @@ std::map<std::string, int64_t> RankProgram::memory_by_tag(int64_t align) const {
 
 namespace {
 
-std::string view_text(const SlotView& view) {
-  constexpr std::string_view kNames[] = {"q", "kv", "output"};
-  const bool named = view.slot >= 0 && view.slot <= kOutputSlot;
+// Slots that every program has, and every backward pass, by name.
+std::string slot_text(const RankProgram& p, int slot) {
+  constexpr std::pair<SlotTag, std::string_view> kNames[] = {{SlotTag::kQuery, "q"},
+                                                             {SlotTag::kKeyValue, "kv"},
+                                                             {SlotTag::kOutput, "output"},
+                                                             {SlotTag::kGradOut, "grad_out"},
+                                                             {SlotTag::kStatistics, "statistics"},
+                                                             {SlotTag::kGradQuery, "dq"},
+                                                             {SlotTag::kGradKeyValue, "dkv"}};
+  const bool named = slot >= 0 && slot <= kGradKvSlot && slot < int(p.slots.size()) &&
+                     p.slots[size_t(slot)].tag == kNames[slot].first;
+  return named ? std::string(kNames[slot].second) : concat("slot", slot);
+}
+
+std::string view_text(const RankProgram& p, const SlotView& view) {
   const int first = view.first_piece(), last = first + view.num_pieces() - 1;
-  std::string text = named ? std::string(kNames[view.slot]) : concat("slot", view.slot);
-  text += concat("[", to_text(view.rows), "]");
+  std::string text = concat(slot_text(p, view.slot), "[", to_text(view.rows), "]");
   if (view.pieces != PieceRange{}) text += concat(" piece ", first);
   if (view.pieces != PieceRange{} && last > first) text += concat("..", last);
   return text;
@@ -98,18 +109,19 @@ std::string group_text(const RankGroup& g) {
   return g.rotation == 0 && g.stride != 1 ? concat(text, " by ", g.stride) : text;
 }
 
-std::string moved(const SlotView& from, const SlotView& into) {
-  return view_text(from) + " -> " + view_text(into);
+std::string moved(const RankProgram& p, const SlotView& from, const SlotView& into) {
+  return view_text(p, from) + " -> " + view_text(p, into);
 }
-std::string attend_text(const Attend& o) {
+std::string attend_text(const RankProgram& p, const Attend& o) {
   return concat("branch ", o.branch, ", queries ", o.queries.begin, "..", o.queries.end, ", heads ",
-                o.heads.first, "..", o.heads.end(), ": ", view_text(o.q), " x ", view_text(o.kv));
+                o.heads.first, "..", o.heads.end(), ": ", view_text(p, o.q), " x ",
+                view_text(p, o.kv));
 }
 // Matrices by their slots and shapes.
-std::string matrices_text(const ModelOp& op) {
+std::string matrices_text(const RankProgram& p, const ModelOp& op) {
   std::string text;
   const auto add = [&](const MatrixView& m, std::string_view before) {
-    text += concat(before, "slot", m.view.slot, "(", m.rows, "x", m.cols, ")");
+    text += concat(before, slot_text(p, m.view.slot), "(", m.rows, "x", m.cols, ")");
   };
   for (const MatrixView& m : op.from) add(m, text.empty() ? "" : ", ");
   for (size_t i = 0; i < op.into.size(); ++i)
@@ -128,29 +140,35 @@ std::string to_text(const Slice& s) {
                 s.head_parts > 1 ? concat(" in ", s.head_parts, " head parts") : "");
 }
 
-std::string to_text(const Op& op) {
+std::string to_text(const RankProgram& p, const Op& op) {
   return visit_op(
-      op.what, [](const Pack& o) { return "pack       " + moved(o.from, o.into); },
-      [](const Send& o) { return concat("send       ", view_text(o.what), " to rank ", o.to); },
-      [](const Recv& o) { return concat("recv       ", view_text(o.what), " from rank ", o.from); },
-      [](const AllGather& o) { return "all_gather " + view_text(o.into) + among(o.group); },
-      [](const AllToAll& o) { return "all_to_all " + moved(o.from, o.into) + among(o.group); },
-      [](const ReduceScatter& o) { return "reduce_scatter " + view_text(o.what) + among(o.group); },
-      [](const Attend& o) { return "attend     " + attend_text(o) + " -> " + view_text(o.into); },
-      [](const Merge& o) { return "merge      " + moved(o.from, o.into); },
-      [](const Reset& o) { return "reset      " + view_text(o.into); },
-      [](const Delta& o) {
-        return concat("delta      ", view_text(o.grad_out), " x ", moved(o.output, o.into),
-                      o.lse.slot == o.output.slot ? "" : ", LSE of " + view_text(o.lse));
+      op.what, [&](const Pack& o) { return "pack       " + moved(p, o.from, o.into); },
+      [&](const Send& o) { return concat("send       ", view_text(p, o.what), " to rank ", o.to); },
+      [&](const Recv& o) {
+        return concat("recv       ", view_text(p, o.what), " from rank ", o.from);
       },
-      [](const AttendBackward& o) {
-        return concat("attend_backward ", attend_text(o.attend()), " -> ", view_text(o.into_q),
-                      ", ", view_text(o.into_kv));
+      [&](const AllGather& o) { return "all_gather " + view_text(p, o.into) + among(o.group); },
+      [&](const AllToAll& o) { return "all_to_all " + moved(p, o.from, o.into) + among(o.group); },
+      [&](const ReduceScatter& o) {
+        return "reduce_scatter " + view_text(p, o.what) + among(o.group);
       },
-      [](const Gemm& o) { return "gemm       " + matrices_text(o); },
-      [](const RowWise& o) { return concat(to_string(o.function), " ", matrices_text(o)); },
-      [](const CrossEntropy& o) { return "cross_entropy " + matrices_text(o); },
-      [](const Update& o) { return "update     " + matrices_text(o); });
+      [&](const Attend& o) {
+        return "attend     " + attend_text(p, o) + " -> " + view_text(p, o.into);
+      },
+      [&](const Merge& o) { return "merge      " + moved(p, o.from, o.into); },
+      [&](const Reset& o) { return "reset      " + view_text(p, o.into); },
+      [&](const Delta& o) {
+        return concat("delta      ", view_text(p, o.grad_out), " x ", moved(p, o.output, o.into),
+                      o.lse.slot == o.output.slot ? "" : ", LSE of " + view_text(p, o.lse));
+      },
+      [&](const AttendBackward& o) {
+        return concat("attend_backward ", attend_text(p, o.attend()), " -> ",
+                      view_text(p, o.into_q), ", ", view_text(p, o.into_kv));
+      },
+      [&](const Gemm& o) { return "gemm       " + matrices_text(p, o); },
+      [&](const RowWise& o) { return concat(to_string(o.function), " ", matrices_text(p, o)); },
+      [&](const CrossEntropy& o) { return "cross_entropy " + matrices_text(p, o); },
+      [&](const Update& o) { return "update     " + matrices_text(p, o); });
 }
 
 std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank) {
@@ -169,7 +187,7 @@ std::string to_text(const ShardedProblem& sharded, const RankProgram& program, R
     out << "\n";
   }
   for (size_t i = 0; i < program.ops.size(); ++i) {
-    out << i << "  " << to_text(program.ops[i]);
+    out << i << "  " << to_text(program, program.ops[i]);
     if (!program.ops[i].after.empty()) {
       out << "  (after";
       for (OpId a : program.ops[i].after) out << ' ' << a;
@@ -191,7 +209,7 @@ void rank_to_dot(const RankProgram& program, Rank rank, std::ostream& out) {
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     out << "    " << node(rank, i) << " [shape=" << (is_communication(op.what) ? "ellipse" : "box")
-        << ", label=\"" << i << " " << to_text(op) << "\"];\n";
+        << ", label=\"" << i << " " << to_text(program, op) << "\"];\n";
     for (OpId a : op.after)
       out << "    " << node(rank, size_t(a)) << " -> " << node(rank, i) << ";\n";
   }

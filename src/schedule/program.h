@@ -362,7 +362,7 @@ struct Schedule {
 // ---- programs for people: text for `lnbench plan --schedule`, Graphviz for `--dot` ----
 
 std::string to_text(const Slice& slice);
-std::string to_text(const Op& op);  // without its number and dependencies
+std::string to_text(const RankProgram& program, const Op& op);  // without number, dependencies
 std::string to_text(const ShardedProblem& sharded, const RankProgram& program, Rank rank);
 // One cluster per rank, solid edges for dependencies, dashed ones for messages between the ranks
 // shown.
