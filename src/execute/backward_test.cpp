@@ -119,21 +119,11 @@ ReferenceGradients reference_gradients(const AttentionProblem& p, const DilatedP
     }
   for (const std::vector<double>& row : defined_query_gradients(p, pattern, queries))
     out.q.insert(out.q.end(), row.begin(), row.end());
-  out.k.resize(keys.size() * d);
-  out.v.resize(keys.size() * d);
-  for (const SoftmaxPart& part : softmax_parts(p, pattern, queries)) {
-    std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
-    const auto statistics = [&](const QuerySample& query, const std::vector<float>& grad_out) {
-      const DefinedRow& row =
-          part.rows[size_t((query.batch * p.seq_len + query.token) * p.num_heads + query.head)];
-      return RowStatistics{
-          row.lse, std::inner_product(grad_out.begin(), grad_out.end(), row.o.begin(), 0.0)};
-    };
-    add_key_gradients(p, part.pattern, {0, p.num_heads, 0, 1, p.seq_len, statistics}, keys, sums);
-    for (size_t i = 0; i < out.k.size(); ++i) {
-      out.k[i] += part.share * sums[i / d].k[i % d];
-      out.v[i] += part.share * sums[i / d].v[i % d];
-    }
+  std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
+  add_defined_key_gradients(p, pattern, {0, p.num_heads, 0, 1, p.seq_len}, keys, sums);
+  for (const KeyGradient& sum : sums) {
+    out.k.insert(out.k.end(), sum.k.begin(), sum.k.end());
+    out.v.insert(out.v.end(), sum.v.begin(), sum.v.end());
   }
   return out;
 }

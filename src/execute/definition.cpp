@@ -1,6 +1,7 @@
 #include "execute/definition.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -231,6 +232,34 @@ struct BackwardRow {
   }
 };
 
+// Branches with one softmax, whose gradients are a summand of the mixture's; and O and L of
+// queries.
+struct SoftmaxPart {
+  DilatedPattern pattern;
+  double share;
+  std::vector<DefinedRow> rows;
+};
+
+// Returns the parts of a mixture: by LSE all branches are one part, else each branch is one. Where
+// the weights w of branches are constants, the gradient is w times that of the branch alone: with O
+// of the branch and L of all, as exp(score - L) = w exp(score - L of the branch).
+std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& p, const DilatedPattern& pattern,
+                                       const std::vector<QuerySample>& queries) {
+  std::vector<DefinedRow> all;
+  if (is_by_lse(pattern)) all = defined_rows(p, pattern, queries);
+  if (pattern.mix == MixRule::kLse) return {{pattern, 1, std::move(all)}};
+  const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
+  DilatedPattern alone = pattern;
+  alone.mix = MixRule::kLse;
+  std::vector<SoftmaxPart> parts;
+  for (const DilatedBranch& branch : pattern.branches) {
+    alone.branches = {branch};
+    parts.push_back({alone, share, defined_rows(p, alone, queries)});
+    for (size_t i = 0; i < all.size(); ++i) parts.back().rows[i].lse = all[i].lse;
+  }
+  return parts;
+}
+
 }  // namespace
 
 int64_t first_seeing_query(const AttentionProblem& problem, const DilatedPattern& pattern,
@@ -278,23 +307,6 @@ std::vector<DefinedRow> attended_rows(const AttentionProblem& p, const DilatedPa
   std::vector<DefinedRow> rows;
   for (const auto& parts : partial) rows.push_back(mix(parts, pattern, size_t(p.head_dim)));
   return rows;
-}
-
-std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& p, const DilatedPattern& pattern,
-                                       const std::vector<QuerySample>& queries) {
-  std::vector<DefinedRow> all;
-  if (is_by_lse(pattern)) all = defined_rows(p, pattern, queries);
-  if (pattern.mix == MixRule::kLse) return {{pattern, 1, std::move(all)}};
-  const double share = pattern.mix == MixRule::kMean ? 1.0 / double(pattern.branches.size()) : 1.0;
-  DilatedPattern alone = pattern;
-  alone.mix = MixRule::kLse;
-  std::vector<SoftmaxPart> parts;
-  for (const DilatedBranch& branch : pattern.branches) {
-    alone.branches = {branch};
-    parts.push_back({alone, share, defined_rows(p, alone, queries)});
-    for (size_t i = 0; i < all.size(); ++i) parts.back().rows[i].lse = all[i].lse;
-  }
-  return parts;
 }
 
 std::vector<std::vector<double>> defined_query_gradients(const AttentionProblem& p,
@@ -353,6 +365,28 @@ void add_key_gradients(const AttentionProblem& p, const DilatedPattern& pattern,
           add_scaled(weight, row.grad_out, sums[j].v);
         }
       }
+  }
+}
+
+void add_defined_key_gradients(const AttentionProblem& p, const DilatedPattern& pattern,
+                               QueryRows queries, const std::vector<KeySample>& keys,
+                               std::vector<KeyGradient>& sums) {
+  std::vector<QuerySample> readers;
+  std::map<std::array<int64_t, 3>, size_t> places;  // of readers
+  const auto name = [](const QuerySample& q) { return std::array{q.batch, q.head, q.token}; };
+  queries.statistics = [&](const QuerySample& q, const auto&) {
+    if (places.try_emplace(name(q), readers.size()).second) readers.push_back(q);
+    return RowStatistics{};
+  };
+  std::vector<KeyGradient> unused = sums;
+  add_key_gradients(p, pattern, queries, keys, unused);
+  for (const SoftmaxPart& part : softmax_parts(p, pattern, readers)) {
+    queries.statistics = [&](const QuerySample& q, const std::vector<float>& grad_out) {
+      const DefinedRow& row = part.rows[places.at(name(q))];
+      // exp(score - L + ln share): the share of both gradients.
+      return RowStatistics{row.lse - std::log(part.share), dot(grad_out, row.o)};
+    };
+    add_key_gradients(p, part.pattern, queries, keys, sums);
   }
 }
 

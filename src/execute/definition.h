@@ -14,6 +14,7 @@
 //   forward    attended_rows, defined_rows           O and LSE of queries
 //   backward   defined_query_gradients               dQ of queries, from all their keys
 //              add_key_gradients                     dK and dV of keys, from O and L of queries
+//              add_defined_key_gradients             the same, from all keys of these queries
 //   masks      first_seeing_query, nearest_key       who sees whom
 #pragma once
 #include <cstdint>
@@ -64,21 +65,6 @@ inline std::vector<DefinedRow> defined_rows(const AttentionProblem& problem,
 
 // ---- the backward pass: gradients of sum(dO . O) ----
 
-// Branches with one softmax, whose gradients are a summand of the mixture's; and O and L of
-// queries.
-struct SoftmaxPart {
-  DilatedPattern pattern;
-  double share;
-  std::vector<DefinedRow> rows;
-};
-
-// Returns the parts of a mixture: by LSE all branches are one part, else each branch is one. Where
-// the weights w of branches are constants, the gradient is w times that of the branch alone: with O
-// of the branch and L of all, as exp(score - L) = w exp(score - L of the branch).
-std::vector<SoftmaxPart> softmax_parts(const AttentionProblem& problem,
-                                       const DilatedPattern& pattern,
-                                       const std::vector<QuerySample>& queries);
-
 // dQ of each query, in their order, from statistics of its own.
 std::vector<std::vector<double>> defined_query_gradients(const AttentionProblem& problem,
                                                          const DilatedPattern& pattern,
@@ -99,12 +85,17 @@ struct RowStatistics {
 struct QueryRows {
   int64_t first_head, end_of_heads;
   int64_t first_token, token_step, count;
-  std::function<RowStatistics(const QuerySample&, const std::vector<float>& grad_out)> statistics;
+  std::function<RowStatistics(const QuerySample&, const std::vector<float>& grad_out)> statistics{};
 };
 // Adds what these queries give to dK and dV of each key, all branches with the same statistics.
 void add_key_gradients(const AttentionProblem& problem, const DilatedPattern& pattern,
                        const QueryRows& queries, const std::vector<KeySample>& keys,
                        std::vector<KeyGradient>& sums);
+// The same of any mixture: computes the statistics of each query that sees a key from all keys that
+// the query sees.
+void add_defined_key_gradients(const AttentionProblem& problem, const DilatedPattern& pattern,
+                               QueryRows queries, const std::vector<KeySample>& keys,
+                               std::vector<KeyGradient>& sums);
 
 // Keys of a branch, or those among them that are not of the query's own token.
 struct SeenKeys {

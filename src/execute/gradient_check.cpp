@@ -45,13 +45,23 @@ double length(std::span<const double> v) {
   return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0));
 }
 
+// Keys whose dK and dV can be computed. All queries of a segment may see a key, and all its keys.
+int64_t most_keys(const ShardedProblem& s) {
+  if (s.pattern.mix == MixRule::kLse) return kMostKeys;
+  double pairs = 0;
+  for (const DilatedBranch& b : s.pattern.branches)
+    pairs += std::pow(1 + (std::min(b.segment_length, s.problem.seq_len) - 1) / b.dilation_rate, 2);
+  pairs *= double(s.problem.num_heads / s.problem.num_kv_heads);
+  return std::min(kMostKeys, int64_t(kMostPairs / pairs));
+}
+
 }  // namespace
 
 KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& queries,
                       const std::set<Rank>& running) {
   const AttentionProblem& p = s.problem;
   KeyChoice out;
-  if (s.pattern.mix != MixRule::kLse) return out;  // a branch's own delta does not last
+  const int64_t most = most_keys(s);
   const int ranks = s.layout.world_size();
   std::vector<TokenRanges> shards;
   for (Rank r = 0; r < ranks; ++r) shards.push_back(s.layout.shard(r));
@@ -63,7 +73,7 @@ KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& q
   for (Rank r = 0; r < ranks; ++r)
     for (int64_t h = 0; h < p.num_kv_heads && !shards[size_t(r)].empty(); ++h)
       if (running.empty() || running.contains(r)) strata[{kRank, r, h}] = false;
-  const auto is_full = [&] { return int64_t(out.keys.size()) >= kMostKeys; };
+  const auto is_full = [&] { return int64_t(out.keys.size()) >= most; };
   const auto add = [&](const KeySample& key) {
     if (std::ranges::count(out.keys, key) > 0) return true;
     if (is_full()) return false;
@@ -89,10 +99,11 @@ KeyChoice choose_keys(const ShardedProblem& s, const std::vector<QuerySample>& q
     const auto shard = std::ranges::find_if(shards, has_token(q.token));
     if (!strata[{kRank, shard - shards.begin(), kv_head(q)}]) add({q.batch, kv_head(q), q.token});
   }
-  const int64_t wanted = std::clamp<int64_t>(kKeysPerRank * ranks, kFewestKeys, kMostKeys);
-  const size_t step = std::max<size_t>(1, queries.size() / size_t(wanted));
+  const int64_t wanted = std::min(most, std::max<int64_t>(kKeysPerRank * ranks, kFewestKeys));
+  const size_t step = std::max<size_t>(1, queries.size() / std::max<size_t>(1, size_t(wanted)));
   for (size_t i = 0; i < queries.size() && int64_t(out.keys.size()) < wanted; i += step)
     add({queries[i].batch, kv_head(queries[i]), queries[i].token});
+  out.is_full = is_full();
   out.strata = int64_t(strata.size());
   out.strata_left_out =
       std::ranges::count_if(strata, [](const auto& stratum) { return !stratum.second; });
@@ -105,6 +116,13 @@ std::vector<KeyGradient> gradients_of_own_queries(const BoundProgram& bound,
   const ShardedProblem& s = bound.sharded();
   const auto d = static_cast<size_t>(s.problem.head_dim);
   std::vector<KeyGradient> sums(keys.size(), {std::vector<double>(d), std::vector<double>(d)});
+  if (s.pattern.mix != MixRule::kLse) {
+    for (const TokenRange& run : bound.shard())
+      add_defined_key_gradients(problem, s.pattern,
+                                {0, s.problem.num_heads, run.first, run.stride, run.count}, keys,
+                                sums);
+    return sums;
+  }
   for (const Op& op : bound.program().ops) {
     const auto* delta = std::get_if<Delta>(&op.what);
     if (delta == nullptr) continue;

@@ -3,8 +3,9 @@
 //
 // A row of dQ is computed from all keys of its query. A row of dK and dV is a sum over queries
 // whose LSE would each take all keys again, so it takes O and L of the run, of which the rows of dQ
-// are samples; each rank adds what its own queries give. In any other mixture than the exact one by
-// LSE, which needs O of each branch alone, dK and dV have the laws alone.
+// are samples; each rank adds what its own queries give. Any other mixture than the exact one by
+// LSE needs O of each branch alone, which a run does not keep: it is computed from all keys, for as
+// many chosen keys as kMostPairs allows.
 #pragma once
 #include <array>
 #include <functional>
@@ -27,19 +28,23 @@ using GradientErrors = std::array<SampleErrors, 3>;
 // there is one.
 struct KeyChoice {
   std::vector<KeySample> keys;
-  int64_t strata = 0, strata_left_out = 0;  // left out: kMostKeys were chosen before
+  int64_t strata = 0, strata_left_out = 0;
+  bool is_full = false;  // one more key would be beyond kMostKeys or kMostPairs
 };
 inline constexpr int64_t kFewestKeys = 32, kKeysPerRank = 8, kMostKeys = 256;
+// Pairs of query and key behind O and L of branches: seconds of a core.
+inline constexpr double kMostPairs = 1 << 26;
 // Chooses one key of each stratum and, spread over the queries, so many more that there are
 // kFewestKeys, or kKeysPerRank of each rank: a rank adds what its own queries give to each key.
-// None unless branches mix by LSE. `ranks`: those that run, empty: all.
+// `ranks`: those that run, empty: all.
 //
 //   4 K/V heads on 2 ranks, 3 branches: 12 + 8 strata, and 32 keys
 KeyChoice choose_keys(const ShardedProblem& sharded, const std::vector<QuerySample>& queries,
                       const std::set<Rank>& ranks = {});
 
-// Returns the part of the keys' dK and dV that the rank's own queries add, from O and L of the rows
-// whose delta the program takes. `problem`: the program's, or one whose batch contains its batch.
+// Returns the part of the keys' dK and dV that the rank's own queries add: of a mixture by LSE from
+// O and L of the rows whose delta the program takes. `problem`: the program's, or one whose batch
+// contains its batch.
 std::vector<KeyGradient> gradients_of_own_queries(const BoundProgram& bound,
                                                   const AttentionProblem& problem,
                                                   const std::vector<KeySample>& keys);

@@ -103,6 +103,43 @@ TEST(GradientCheck, FindsFaults) {
   expect_found("ring", 2, [](RankProgram& p) { first<Delta>(p).grad_out.slot = kQuerySlot; });
 }
 
+TEST(GradientCheck, FindsAWrongRowInEveryMixture) {
+  for (const MixRule mix : enum_values<MixRule>())
+    for (const int ranks : {1, 3}) {
+      Case c{.problem = kGradientProblem, .pattern = kGradientPattern, .ranks = ranks};
+      c.pattern.mix = mix;
+      c.problem.causal = ranks == 3;
+      const Schedule schedule = both_passes(c);
+      const auto kernel = make_kernel("cpu");
+      run_on_threads(ranks, [&](Communicator& comm) {
+        MemoryLedger ledger;
+        ProgramExecutor executor(schedule, *kernel, 1, comm, ledger);
+        executor.fill_inputs();
+        executor.run();
+        const GradientCheck check(executor, choose_samples(schedule.sharded, 40), comm);
+        ASSERT_GE(int64_t(check.keys().keys.size()), kFewestKeys);
+        // Whether dQ, dK and dV pass when the row of some key has this factor.
+        const auto passes = [&](Tensor tensor, float factor) {
+          const KeySample& key = check.keys().keys[7];
+          std::span<float> row;
+          if (has_row(executor.bound(), key.batch, key.token)) {
+            const auto found =
+                gradient_row(executor.bound(), tensor, key.batch, key.kv_head, key.token);
+            row = {const_cast<float*>(found.data()), found.size()};
+          }
+          const std::vector<float> kept(row.begin(), row.end());
+          for (float& x : row) x *= factor;
+          const auto outcomes = check.judge_together(check.compare(), comm, 0);
+          std::ranges::copy(kept, row.begin());
+          return std::array{outcomes[0].pass, outcomes[1].pass, outcomes[2].pass};
+        };
+        EXPECT_EQ(passes(Tensor::kKey, 1), (std::array{true, true, true})) << describe(c);
+        EXPECT_EQ(passes(Tensor::kKey, 0.99f), (std::array{true, false, true})) << describe(c);
+        EXPECT_EQ(passes(Tensor::kValue, 0.99f), (std::array{true, true, false})) << describe(c);
+      });
+    }
+}
+
 KeyChoice keys_of_samples(const ShardedProblem& s) {
   return choose_keys(s, stratify(s, choose_samples(s, 40), 2048).queries);
 }
@@ -161,8 +198,31 @@ TEST(ChooseKeys, WhatIsBeyondTheBudgetIsCounted) {
   EXPECT_EQ(choice.strata, 2 * 12 + 32 * 12);
   EXPECT_GE(choice.strata_left_out, 32 * 12 - kMostKeys);
   EXPECT_LT(choice.strata_left_out, 32 * 12);
-  s.pattern.mix = MixRule::kMean;
-  EXPECT_TRUE(keys_of_samples(s).keys.empty());
+  EXPECT_TRUE(choice.is_full);
+}
+
+// O and L of a branch take as many pairs as it has keys of a segment, squared.
+TEST(ChooseKeys, OfOtherMixturesAsManyAsCanBeComputed) {
+  const AttentionProblem p{.seq_len = 16384, .num_heads = 4, .num_kv_heads = 4};
+  for (const MixRule mix : {MixRule::kMean, MixRule::kSum, MixRule::kLseDetached}) {
+    ShardedProblem s{p, {.branches = {{4096, 1}, {8192, 2}}, .mix = mix}, {p.seq_len, 2}};
+    KeyChoice choice = keys_of_samples(s);  // 2^25 of each
+    EXPECT_EQ(choice.keys.size(), 2u);
+    EXPECT_TRUE(choice.is_full);
+    EXPECT_EQ(choice.strata, 4 * 2 + 2 * 4);
+    EXPECT_GT(choice.strata_left_out, 0);
+    s.pattern.branches = {{256, 1}, {8192, 16}};
+    choice = keys_of_samples(s);
+    EXPECT_EQ(int64_t(choice.keys.size()), kFewestKeys);
+    EXPECT_FALSE(choice.is_full);
+    EXPECT_EQ(choice.strata_left_out, 0);
+    s.pattern.branches = {{16384, 1}};
+    choice = keys_of_samples(s);
+    EXPECT_TRUE(choice.keys.empty());
+    EXPECT_TRUE(choice.is_full);
+    s.pattern.mix = MixRule::kLse;
+    EXPECT_EQ(int64_t(keys_of_samples(s).keys.size()), kFewestKeys);
+  }
 }
 
 TEST(Conservation, EachLawFailsAlone) {

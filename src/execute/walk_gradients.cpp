@@ -53,8 +53,7 @@ SharedGradients::SharedGradients(const Schedule& schedule, Tokens tokens)
     first_row_.push_back(rows_per_sequence_);
     rows_per_sequence_ += int64_t(of_head.size());
   }
-  if (schedule.sharded.pattern.mix == MixRule::kLse)  // else a branch's own delta does not last
-    num_keys_ = std::min(rows(), kMostKeys);
+  num_keys_ = std::min(rows(), kMostKeys);
 }
 
 SharedGradients::SharedGradients(const Schedule& schedule, MemoryLedger& ledger)

@@ -83,8 +83,8 @@ struct GradientChoice {
   const KeyChoice& keys;
 };
 // Records what was found of the gradients. Fails the point where a law of conservation is broken,
-// others than the chosen queries and keys were compared, a stratum has no key although kMostKeys
-// allowed one, or in a mixture by LSE no key was chosen.
+// others than the chosen queries and keys were compared, or a stratum has no key although there was
+// room for one, or none was chosen.
 void set_gradients(PointRecord& record, const std::array<CheckOutcome, 3>& outcomes,
                    const Conservation& laws, const GradientChoice& chosen);
 // Records what the check covers. Fails the point where a stratum has no checked query although the

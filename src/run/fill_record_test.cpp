@@ -65,9 +65,8 @@ TEST(FillRecord, GradientsThatNobodyComparedFailThePoint) {
   const SampleChoice samples{.queries = std::vector<QuerySample>(8)};
   KeyChoice chosen{.keys = std::vector<KeySample>(4), .strata = 9};
   PointRecord record;
-  const auto reason_of = [&](int64_t queries, int64_t keys, int64_t values, MixRule mix) {
+  const auto reason_of = [&](int64_t queries, int64_t keys, int64_t values) {
     record = make_record(small_point("dilated", 2));
-    record.params.pattern.mix = mix;
     set_gradients(record,
                   {CheckOutcome{.queries = queries + 3, .chosen = queries, .pass = true},
                    CheckOutcome{.queries = keys, .chosen = keys, .pass = true},
@@ -75,21 +74,20 @@ TEST(FillRecord, GradientsThatNobodyComparedFailThePoint) {
                   {}, {samples, chosen});
     return record.reason;
   };
-  EXPECT_EQ(reason_of(8, 4, 4, MixRule::kLse), "");
-  EXPECT_EQ(reason_of(0, 4, 4, MixRule::kLse), "dQ of 0 of 8 sampled queries was compared");
-  EXPECT_EQ(reason_of(8, 3, 4, MixRule::kLse), "dK of 3 of 4 sampled keys was compared");
-  EXPECT_EQ(reason_of(8, 4, 5, MixRule::kLse), "dV of 5 of 4 sampled keys was compared");
+  EXPECT_EQ(reason_of(8, 4, 4), "");
+  EXPECT_EQ(reason_of(0, 4, 4), "dQ of 0 of 8 sampled queries was compared");
+  EXPECT_EQ(reason_of(8, 3, 4), "dK of 3 of 4 sampled keys was compared");
+  EXPECT_EQ(reason_of(8, 4, 5), "dV of 5 of 4 sampled keys was compared");
   chosen.strata_left_out = 2;
-  EXPECT_EQ(reason_of(8, 4, 4, MixRule::kLse),
-            "2 of 9 strata (branch, K/V head, rank) have no checked key");
-  chosen.keys.resize(kMostKeys);
-  EXPECT_EQ(reason_of(8, kMostKeys, kMostKeys, MixRule::kLse), "");
+  EXPECT_EQ(reason_of(8, 4, 4), "2 of 9 strata (branch, K/V head, rank) have no checked key");
+  chosen.is_full = true;
+  EXPECT_EQ(reason_of(8, 4, 4), "");
   EXPECT_EQ(record.check.gradients->strata, 9);
   EXPECT_EQ(record.check.gradients->strata_left_out, 2);
+  chosen.keys.clear();
+  EXPECT_EQ(reason_of(8, 0, 0), "");
   chosen = {};
-  EXPECT_EQ(reason_of(8, 0, 0, MixRule::kMean), "");
-  EXPECT_EQ(reason_of(7, 0, 0, MixRule::kSum), "dQ of 7 of 8 sampled queries was compared");
-  EXPECT_EQ(reason_of(8, 0, 0, MixRule::kLse), "dK and dV of no key were compared");
+  EXPECT_EQ(reason_of(8, 0, 0), "dK and dV of no key were compared");
 }
 
 TEST(FillRecord, AnEmptyStratumFailsUnlessTheBudgetIsUsedUp) {
