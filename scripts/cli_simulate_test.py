@@ -294,6 +294,8 @@ class Simulate(Case):
                                                    "latency=2", "--what-if", "taper=2").stderr)
         self.assertIn("has 4096 GPUs", self.expect(2, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "5000").stderr)
         asked = ("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64")
+        done = self.expect(2, *asked, "--dtype", "fp16")
+        self.assertEqual(done.stderr, "error: --dtype does not take 'fp16'\n  hint: it takes fp32, bf16\n")
         self.assertIn("--pass does not take 'step'", self.expect(2, *asked, "--pass", "step").stderr)
         done = self.expect(2, *asked, "--dtype", "fp32")
         self.assertEqual(done.stderr, "error: h100-ndr400 has no speed of attention in fp32\n  hint: try --dtype bf16\n")

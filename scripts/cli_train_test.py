@@ -142,7 +142,7 @@ class Train(Case):
             (["--set", "sweep.seq_len=64,128"], "a model trains with one"),
             (["--set", "train.text=/nowhere/at.txt"], "name a text file"),
             (["--set", "sweep.seq_len=32K"], "more text"),
-            (["--set", "model.recompute=some"], "did you mean"),
+            (["--set", "model.recompute=ful"], "did you mean"),
             (["--set", "memory.limit_bytes=1000"], "sweep.batch"),
         ):
             done = self.expect(2, "train", self.config, "--ranks", "1", "-o", str(self.path / "wrong"), *more)

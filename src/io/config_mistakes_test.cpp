@@ -52,7 +52,7 @@ TEST(ConfigMistakes, TheModelAndTheRun) {
       {with(R"("virtual": { "latency_s": 1 })"), "dir/x.json:3: virtual.bytes_per_s:", "is missing",
        "both or none"},
       {with(R"("model": { "dtype": "fp16" })"), "dir/x.json:3: model.dtype:", "'fp16' is not known",
-       "did you mean"},
+       "known: fp32, bf16"},
       {with(R"("model": { "heads": -1 })"), "dir/x.json:3: model.heads:", "at least 1, is -1",
        "use 1 or more"},
       {with(R"("model": { "heads": 0 })"), "dir/x.json:3: model.heads:", "at least 1, is 0",

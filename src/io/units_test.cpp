@@ -87,8 +87,9 @@ TEST(DidYouMean, FindsSlipsOnly) {
   EXPECT_EQ(closest_match("rank", names), "ranks");
   EXPECT_EQ(closest_match("algoritm", names), "algorithm");
   EXPECT_EQ(closest_match("kern", names), "kernel");
-  EXPECT_EQ(closest_match("zzzzz", names), "");
-  EXPECT_EQ(closest_match("x", names), "");
+  for (const char* far : {"zzzzz", "x", "bank", "runs"})  // two errors in four letters
+    EXPECT_EQ(closest_match(far, names), "") << far;
+  EXPECT_EQ(name_hint("fp16", std::vector<std::string>{"fp32", "bf16"}), "known: fp32, bf16");
   EXPECT_EQ(edit_distance("ab", "ba"), 1);
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
   EXPECT_EQ(name_hint("zzzzz", names), "known: seq_len, ranks, batch, algorithm, kernel");

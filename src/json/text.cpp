@@ -28,13 +28,13 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 std::string closest_match(std::string_view word, std::span<const std::string> candidates) {
   if (word.size() > 100) return "";  // no misspelt name
-  // One error per three letters: 'sqe_len' finds seq_len, 'cat' does not find 'cpu'.
+  // One error per three letters: 'sqe_len' finds seq_len, 'fp16' does not find fp32.
   int best = int(word.size()) / 3 + 1;
   std::string match;
   for (const std::string& c : candidates) {
     const int distance = edit_distance(word, c);
     const bool extends = word.size() >= 3 && (c.starts_with(word) || c.ends_with(word));
-    if (distance < best || (match.empty() && (distance == best || extends) && word.size() >= 3)) {
+    if (distance < best || (match.empty() && extends)) {
       best = std::min(best, distance);
       match = c;
     }
