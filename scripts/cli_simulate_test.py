@@ -334,6 +334,13 @@ class Calibrate(Case):
         self.assertIn("there is no folder", error)
         error = self.expect(2, "calibrate", "--quick", "--ranks", "1", "-o", str(self.path)).stderr  # before it measures
         self.assertIn("that is a folder", error)
+        nowhere = str(self.path / "no" / "where.json")
+        for args in (["validate", "--json", nowhere], ["env", "--json", nowhere],
+                     ["simulate", self.config, "--cluster", "h100", "--set", "model.dtype=bf16", "--filter", "algorithm==ring && ranks==2 && seq_len==256",
+                      "--trace", nowhere, "-o", str(self.path / "out")]):
+            done = self.expect(2, *args)
+            self.assertIn("there is no folder", done.stderr)
+            self.assertEqual(done.stdout, "")  # before any work
         for option in ("--real", "--published"):  # refused before the minute that SimGrid takes
             error = self.expect(2, "validate", option, str(self.path / "none")).stderr
             self.assertIn("none", error)

@@ -63,7 +63,7 @@ int calibrate_from_files(const Options& options, const std::filesystem::path& fi
 
 int run_calibrate(const Options& options) {
   const std::filesystem::path file = options.output.empty() ? "cluster.json" : options.output;
-  if (const std::string why = why_not_written(file, "-o"); !why.empty()) throw UsageError(why);
+  check_writable(file, "-o");
   if (!options.cluster.empty()) return calibrate_from_files(options, file);
   const double busy = measure_busy_share();  // before MPI's threads and waits are there
   Watchdog watchdog(launched_rank());

@@ -34,6 +34,7 @@ std::string gpu_lines() {
 }  // namespace
 
 int run_env(const Options& options) {
+  check_writable(options.json, "--json");
   const Environment env = capture_environment({.devices = device_lines(),
                                                .device_software = device_software(),
                                                .busy_share = measure_busy_share()});

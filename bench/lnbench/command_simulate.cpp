@@ -35,6 +35,7 @@ void write_trace(TableWriter& table, const std::string& path, const SimulatedPoi
 }
 
 void check_trace(const Options& options, const std::vector<Simulated>& points) {
+  check_writable(options.trace, "--trace");
   const auto runnable = std::ranges::count(points, PointStatus::kOk,
                                            [](const Simulated& s) { return s.point.status; });
   if (!options.trace.empty() && runnable != 1)

@@ -160,6 +160,7 @@ Section published_section(const std::vector<PublishedCase>& cases) {
 }  // namespace
 
 int run_validate(const Options& options) {
+  check_writable(options.json, "--json");
   std::vector<PublishedCase> published;
   if (!options.published.empty()) published = load_published(options.published);
   const Section closed = closed_form_section(), real = real_section(options.real),

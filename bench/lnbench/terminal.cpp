@@ -88,6 +88,11 @@ std::string why_not_written(const std::filesystem::path& path, std::string_view 
              : concat("cannot write ", path.string(), ": ", why, " choose another ", option);
 }
 
+void check_writable(const std::filesystem::path& path, std::string_view option) {
+  if (path.empty()) return;
+  if (const std::string why = why_not_written(path, option); !why.empty()) throw UsageError(why);
+}
+
 std::string points_text(size_t count) { return concat(count, count == 1 ? " point" : " points"); }
 
 void say(const std::string& line) { std::cerr << printable(line + "\n"); }

@@ -17,6 +17,9 @@ void write_file(const std::filesystem::path& path, const std::string& text,
 // Empty if it can. `option`: the one that names it.
 std::string why_not_written(const std::filesystem::path& path, std::string_view option);
 
+// Throws that as a UsageError; of "" nothing.
+void check_writable(const std::filesystem::path& path, std::string_view option);
+
 // "1 point", "2 points"
 std::string points_text(size_t count);
 
