@@ -129,6 +129,15 @@ class Published(unittest.TestCase):
         shares = [f"{sum(inside)} of {len(inside)} {kind} cases" for inside, kind in zip(counts, ("development", "blind"))]
         self.assertRegex(published()["said"], rf"# inside their interval: {shares[0]} \(\d+\.?\d* %\), {shares[1]} \(")
 
+    def test_the_json_says_what_was_predicted(self) -> None:
+        for c in published()["cases"]:
+            of_file = json.loads((ROOT / "configs/published" / c["file"]).read_text(encoding="utf-8"))
+            self.assertEqual(c["cluster"], of_file["cluster"])
+            self.assertEqual(set(c["what_if"].split()), set(filter(None, of_file.get("what_if", "").split(","))))
+            (one,) = (case for case in of_file["cases"] if case["id"] == c["id"])
+            self.assertEqual(c["setup"], of_file.get("setup", {}) | one["setup"])
+            self.assertTrue(c["device"])
+
     def test_the_command_fails_when_a_goal_is_missed(self) -> None:
         self.assertEqual(published()["reached"], all(goal["reached"] for goal in published()["goals"]))
 

@@ -68,7 +68,7 @@ SimulatePoint read_cluster(JsonReader& r, const fs::path& file) {
 
 // `common`: keys of all cases of the file, which a case may replace.
 void read_setup(JsonReader& r, const JsonNode* common, PublishedCase& out) {
-  JsonNode all = JsonNode::object();
+  JsonNode& all = out.setup;
   for (const JsonNode* part : {common, r.take("setup")})
     for (size_t i = 0; part && i < part->keys.size(); ++i) all.set(part->keys[i], part->items[i]);
   FieldReader setup(&all, r.path_of("setup"), r.problems());
@@ -138,6 +138,7 @@ void read_file(const fs::path& file, std::vector<PublishedCase>& out) {
               {"cases", "a list of setups and their times"}});
   r.field("schema_version", version, {.min = 1, .max = 1});
   r.field("source", like.source);
+  like.file = file.filename().string();
   if (const JsonNode* node = r.take("tolerance")) {
     JsonReader tolerance(node, "tolerance", problems);
     require(tolerance, {{"value", "a share: 0.05 is 5 %"}, {"source", "where it is from"}});

@@ -19,6 +19,8 @@ namespace longnet {
 
 struct PublishedCase {
   std::string id, source;
+  std::string file{};                   // its name, without a folder
+  JsonNode setup = JsonNode::object();  // as the file has it, keys of all its cases included
   SimulatePoint how{};
   std::optional<CommOperation> operation{};  // none: attention, by `params`
   PointParams params{};

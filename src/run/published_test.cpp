@@ -18,6 +18,10 @@ TEST(Published, EveryCaseOfTheSuiteIsOneThatTheSimulatorCanPredict) {
   const std::vector<PublishedCase> cases = load_published(kFolder);
   EXPECT_GE(cases.size(), 300u);  // without the loss of a file of many
   for (const PublishedCase& c : cases) {
+    EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(kFolder) / c.file)) << c.file;
+    EXPECT_EQ(c.setup.whole("ranks", 1), c.params.ranks) << c.id;
+    const JsonNode* layout = c.setup.find("layout");
+    EXPECT_EQ(layout ? layout->string : "contiguous", to_string(c.params.layout)) << c.id;
     EXPECT_GT(c.published_s, 0) << c.id;
     EXPECT_GT(c.tolerance, 0) << c.id;
     if (c.params.ranks > 8) continue;

@@ -65,6 +65,11 @@ JsonNode to_json(const PublishedCase& c, const Prediction& p) {
   const auto known = [&](auto v) { return p.reason.empty() ? JsonNode(v) : JsonNode(); };
   JsonNode n = JsonNode::object({{"id", c.id},
                                  {"source", c.source},
+                                 {"file", c.file},
+                                 {"cluster", c.how.cluster.name},
+                                 {"device", c.how.cluster.device.name},
+                                 {"what_if", c.how.what_if.text()},
+                                 {"setup", c.setup},
                                  {"family", c.family()},
                                  {"size", c.size()},
                                  {"ranks", c.params.ranks},

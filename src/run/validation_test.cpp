@@ -52,13 +52,22 @@ TEST(Validation, RealRunsHaveTwoLimits) {
 }
 
 TEST(Validation, PublishedCasesWithoutAPredictionHaveNoError) {
-  const PublishedCase c{
-      .id = "a", .source = "s", .operation = CommOperation::kAllGather, .published_s = 2};
+  const PublishedCase c{.id = "a",
+                        .source = "s",
+                        .file = "a.json",
+                        .setup = JsonNode::object({{"operation", "all_gather"}, {"ranks", 8}}),
+                        .how = {.cluster = {.name = "c", .device = {.name = "d"}},
+                                .what_if = parse_what_if("merge=eager")},
+                        .operation = CommOperation::kAllGather,
+                        .published_s = 2};
   const ValidationSection s = judge_published(
       {c, c, c}, {{.seconds = 3, .low_s = 2.5, .high_s = 4}, {.reason = "too large"}, {3, 2, 4}});
   const std::vector<JsonNode>& cases = s.node.find("cases")->items;
   EXPECT_EQ(cases[0].real("error"), 0.5);
   EXPECT_EQ(cases[0].text("family"), "all_gather");
+  EXPECT_EQ(cases[0].text("file") + cases[0].text("cluster") + cases[0].text("device"), "a.jsoncd");
+  EXPECT_EQ(cases[0].text("what_if"), "merge=eager");
+  EXPECT_EQ(cases[0].find("setup")->whole("ranks"), 8);
   EXPECT_TRUE(cases[1].find("error")->is_null());
   EXPECT_TRUE(cases[1].find("inside")->is_null());
   EXPECT_EQ(cases[1].text("reason"), "too large");
