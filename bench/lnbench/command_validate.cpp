@@ -127,8 +127,9 @@ Section published_section(const std::vector<PublishedCase>& cases) {
                         style);
   table.note(
       "published measurements, and what the simulator predicts: low to high is its interval");
-  table.note(concat("tolerance: the source's own. blind: found after the model was made. beyond: ",
-                    kBeyondTableText, ". outside: published is not between low and high"));
+  table.note(
+      "tolerance: the source's own. blind: found after the model was made. beyond: beyond the "
+      "kernel table. outside: published is not between low and high");
   WorkAhead<Prediction> predicted(cases.size(), simulation_threads(cases.at(0).how),
                                   [&](size_t i) { return predict(cases[i]); });
   for (const PublishedCase& c : cases) {

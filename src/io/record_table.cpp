@@ -30,7 +30,7 @@ std::string note_of(const PointRecord& r) {
                            format_bytes(double(r.memory.resident_growth_bytes.value_or(0))), ", ",
                            human(std::abs(more), Shown::kPercent), more > 0 ? " more" : " less",
                            " than the buffers"));
-  if (r.metrics.contains(kBeyondTable)) notes.push_back(kBeyondTableText);
+  if (const Guess guess = guess_of(r); guess != Guess::kNone) notes.emplace_back(to_string(guess));
   if (!r.reason.empty()) notes.push_back(r.reason);
   return join(notes, "; ");
 }
@@ -51,6 +51,13 @@ void flatten(const std::string& path, const JsonNode& node, FlatRecord& out) {
 }
 
 }  // namespace
+
+Guess guess_of(const PointRecord& record) {
+  const auto at = record.metrics.find(kBeyondTable);
+  return at == record.metrics.end()
+             ? Guess::kNone
+             : Guess(std::clamp(at->second, 0.0, double(Guess::kNoFigure)));  // of any file
+}
 
 ColumnHead column_of(const Axis& axis) {
   using enum Shown;

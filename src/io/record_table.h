@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/guess.h"
 #include "io/axes.h"
 #include "io/record.h"
 #include "io/table.h"
@@ -28,10 +29,9 @@ void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view nex
                       }});
 }
 
-// A metric of simulated points, 1 where a price in them is a guess (Price, simulate/cost_model.h),
-// and what tables say then.
-inline const std::string kBeyondTable = "beyond_kernel_table",
-                         kBeyondTableText = "beyond the kernel table";
+// A metric of simulated points, where a price in them is a guess: the number of the worst Guess.
+inline const std::string kBeyondTable = "beyond_kernel_table";
+Guess guess_of(const PointRecord& record);
 // The algorithm's options, the pass, kForwardWord among others, and the what-ifs of a cluster, but
 // those words; that a simulated kernel is modelled goes without saying.
 inline const std::string kForwardWord(to_string(Pass::kForward));

@@ -153,7 +153,7 @@ TEST(RecordTable, NotesTellNumbersThatAreNotAllMeasured) {
   EXPECT_EQ(
       note_of(guessed),
       "1 of 4 strata of gradients without a checked key; resident memory grew by 3 MiB, 50 % more "
-      "than the buffers; beyond the kernel table");
+      "than the buffers; more keys than the kernel table has");
 }
 
 }  // namespace

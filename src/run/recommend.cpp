@@ -84,7 +84,8 @@ std::string reason_text(const PointRecord& r, double fastest_s) {
     text += concat("; ", std::round(100 * total / fastest_s) / 100, " x the first");
   else if (total > 1.0005 * fastest_s)
     text += concat("; ", std::round(1000 * (total / fastest_s - 1)) / 10, " % behind the first");
-  if (r.metrics.contains(kBeyondTable)) text += "; " + kBeyondTableText;
+  if (const Guess guess = guess_of(r); guess != Guess::kNone)
+    text += concat("; ", to_string(guess));
   return text;
 }
 
@@ -107,7 +108,8 @@ std::string answer_text(const std::vector<PointRecord>& ranked, double share) {
   std::string text = concat(
       "use ", choice_text(best.params), ", ", format_seconds(best.timing.median_s), " (",
       format_seconds(best.timing.ci_low_s), " to ", format_seconds(best.timing.ci_high_s), ")");
-  if (best.metrics.contains(kBeyondTable)) text += ", " + kBeyondTableText;
+  if (const Guess guess = guess_of(best); guess != Guess::kNone)
+    text += concat(", ", to_string(guess));
   std::vector<std::string> names;
   for (size_t i = 1; i < ranked.size(); ++i)
     if (ties(ranked[i], best, share)) names.push_back(choice_text(ranked[i].params));

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/axes.h"
-#include "io/record.h"
+#include "io/record_table.h"
 #include "simulate/cluster.h"
 
 namespace longnet {

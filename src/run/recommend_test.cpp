@@ -132,8 +132,8 @@ TEST(Recommend, AnswersWithTheFirstAndWhatTiesWithIt) {
   EXPECT_EQ(answer_text(ranked, 0.05), use + "; tied with it: usp, ulysses");
   ranked.pop_back();
   EXPECT_EQ(answer_text(ranked, 0), use + "; nothing ties with it");
-  ranked[0].metrics["beyond_kernel_table"] = 1;
-  EXPECT_EQ(answer_text(ranked, 0), use + ", beyond the kernel table; nothing ties with it");
+  ranked[0].metrics[kBeyondTable] = double(Guess::kEstimate);
+  EXPECT_EQ(answer_text(ranked, 0), use + ", by estimated kernel speeds; nothing ties with it");
   EXPECT_EQ(answer_text({}, 0), "none fits");
   EXPECT_EQ(few_of({"a", "b", "c", "d"}), "a, b, c, d");
   EXPECT_EQ(few_of({"a", "b", "c", "d", "e", "f"}), "a, b, c, d and 2 more");
@@ -147,8 +147,8 @@ TEST(Recommend, SaysWhatDecides) {
   r.work.balance = 0.5;
   EXPECT_THAT(reason_text(r, 1.04), HasSubstr("waits 25 % of the time"));
   EXPECT_THAT(reason_text(r, 1.04), HasSubstr("balance 0.5"));
-  r.metrics["beyond_kernel_table"] = 1;
-  EXPECT_THAT(reason_text(r, 1.04), HasSubstr("; beyond the kernel table"));
+  r.metrics[kBeyondTable] = double(Guess::kOtherSize);
+  EXPECT_THAT(reason_text(r, 1.04), testing::EndsWith("; outside the kernel table"));
   ClusterSpec cluster = nodes_of(8);
   EXPECT_EQ(tie_share(cluster), 0.05);
   cluster.error.value = 0.12;

@@ -204,7 +204,8 @@ void set_simulated_timeline(PointRecord& r, const SimulatedRun& run) {
 
 void set_metrics(SimulatedPoint& out, const SimulatePoint& options, const ProgramSet& programs) {
   auto& m = out.record.metrics;
-  if (std::ranges::any_of(programs.classes, &CompactProgram::beyond_table)) m[kBeyondTable] = 1;
+  const Guess guess = std::ranges::max(programs.classes, {}, &CompactProgram::guess).guess;
+  if (guess != Guess::kNone) m[kBeyondTable] = double(guess);
   if (options.cluster.error.value > 0) m["error"] = options.cluster.error.value;
   m["simulated_messages"] = double(out.messages);
   m["shared_messages"] = double(out.shared_messages);

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "core/guess.h"
 #include "core/tagged_memory.h"
 #include "schedule/lower_collectives.h"
 #include "schedule/program.h"
@@ -68,9 +69,9 @@ struct CompactCollective {
 // Totals of one run of a program.
 struct ProgramTotals {
   int64_t bytes_sent = 0, messages_sent = 0;
-  double pairs = 0;           // attended pairs; one of a backward pass counts 2.5
-  double gemm_flops = 0;      // of a model's products
-  bool beyond_table = false;  // an op has a price that is a guess (Price, cost_model.h)
+  double pairs = 0;            // attended pairs; one of a backward pass counts 2.5
+  double gemm_flops = 0;       // of a model's products
+  Guess guess = Guess::kNone;  // the worst of its ops' prices
   std::map<std::string, int64_t> memory_by_tag{};
   int64_t memory_bytes() const { return total_bytes(memory_by_tag); }
 };

@@ -58,7 +58,7 @@ class Compiler {
       out.add(kind, peer, amount, op.after);
     };
     const auto put_price = [&](OpKind kind, const Price& price) {
-      out.beyond_table |= price.beyond_table;
+      out.guess = std::max(out.guess, price.guess);
       put(kind, -1, price.seconds);
     };
     // Rings and trees pass on rows of others: each rank sends an equal part of all bytes that must
@@ -132,7 +132,7 @@ class Compiler {
   double attend_s(const Attend& attend, const AttendPass& pass, const Op& op, LooseProgram& out) {
     const CostModel::AttendCost c = cost_.attend(attend, pass);
     out.pairs += (pass.backward ? 2.5 : 1) * c.pairs;
-    out.beyond_table |= c.beyond_table;
+    out.guess = std::max(out.guess, c.guess);
     return beside_messages(c.seconds, op, out);
   }
 

@@ -55,6 +55,14 @@ std::optional<AttendModel> find_attend_model(const DeviceSpec& device, const Att
   return model;
 }
 
+// How far a speed that is read in `all` rows is a guess; `known`: those that are no estimates.
+Guess guess_of(const KernelTable& all, const KernelTable& known, double keys, double head_dim) {
+  if (known.covers(keys, head_dim)) return Guess::kNone;
+  if (known.empty() || known.read(keys, head_dim) != all.read(keys, head_dim))
+    return Guess::kEstimate;
+  return known.covers(keys, head_dim, /*longer=*/true) ? Guess::kLongerRows : Guess::kOtherSize;
+}
+
 }  // namespace
 
 void cut_into_blocks(AttendCounts& c, double runs, double block_rows) {
@@ -162,11 +170,13 @@ Price CostModel::split_price(const Prices& prices, const AttendCounts& c, double
   const double d = double(sharded_.problem.head_dim);
   const auto& [unmasked, masked] = prices.tables;
   const double waves = wave_factor(rows, d, prices.backward);
-  const bool knows_uncut = prices.has_unmasked && prices.known[0].covers(most, d);
+  const Guess of_uncut =
+      prices.has_unmasked ? guess_of(unmasked, prices.known[0], most, d) : Guess::kEstimate;
   double uncut = unmasked.read(most, d);
-  if (!knows_uncut && !masked.empty() && (!prices.backward || prices.known[1].covers(most, d)))
+  if (of_uncut != Guess::kNone && !masked.empty() &&
+      (!prices.backward || prices.known[1].covers(most, d)))
     uncut = std::min(uncut, masked.read(most, d));
-  if (!c.masked) return {waves * uncut, !knows_uncut};
+  if (!c.masked) return {waves * uncut, of_uncut};
   const double seen = c.pairs / rows, seen_share = std::max(0.5, seen / most);
   const double triangle_keys = std::min(most, 2 * seen);
   const double triangle = masked.read(triangle_keys, d);
@@ -174,7 +184,8 @@ Price CostModel::split_price(const Prices& prices, const AttendCounts& c, double
   // A triangle's half has the diagonal besides.
   const bool takes_uncut = is_slower || seen_share > 0.51;
   return {waves * interpolate(seen_share, 0.5, is_slower ? uncut : triangle, 1, uncut),
-          !prices.known[1].covers(triangle_keys, d) || (takes_uncut && !knows_uncut)};
+          std::max(guess_of(masked, prices.known[1], triangle_keys, d),
+                   takes_uncut ? of_uncut : Guess::kNone)};
 }
 
 Price CostModel::pair_price(const Prices& prices, const Attend& op, const AttendCounts& c) const {
@@ -189,7 +200,7 @@ Price CostModel::pair_price(const Prices& prices, const Attend& op, const Attend
   const Price by_keys = split_price(prices, c, keys, c.queries * c.most_keys / held);
   if (by == KernelSplit::kKeys) return by_keys;
   return {(3 * by_queries.seconds + 4 * by_keys.seconds) / 7,  // products of the two passes
-          by_queries.beyond_table || by_keys.beyond_table};
+          std::max(by_queries.guess, by_keys.guess)};
 }
 
 // Memory is read and written at least for Q, the result and each K and V row that queries see;
@@ -216,7 +227,9 @@ CostModel::AttendCost CostModel::attend(const Attend& op, const AttendPass& pass
   if (any) {
     const auto& own = prices.models[c.masked];
     const bool is_known = own && own->head_dim == double(p.head_dim);
-    return {{attend_seconds(own ? *own : *any, c) / speed_ + launch, !is_known}, c.pairs};
+    return {{attend_seconds(own ? *own : *any, c) / speed_ + launch,
+             is_known ? Guess::kNone : Guess::kOtherSize},
+            c.pairs};
   }
   if (c.pairs == 0) return {{launch}};
   if (c.masked && sees_whole_ranges(sharded_, op)) {
@@ -231,7 +244,7 @@ CostModel::AttendCost CostModel::attend(const Attend& op, const AttendPass& pass
   if (pass.adds && cluster_.merge != MergeKind::kFused)
     seconds += launch + c.queries * double(p.head_dim * (dtype_bytes(p.dtype) + 8)) /
                             device.memory_bandwidth_bytes_per_s.value;
-  return {{seconds, pair.beyond_table}, c.pairs};
+  return {{seconds, pair.guess}, c.pairs};
 }
 
 double CostModel::copy_s(int64_t bytes, const Quantity& speed, double passes) const {
@@ -282,14 +295,15 @@ Price CostModel::gemm(const Gemm& op, int64_t bytes) const {
   const double tiles = std::ceil(double(into.rows) / kTile) * std::ceil(double(into.cols) / kTile);
   const double busy = std::min(1.0, tiles / std::max(1.0, d.fill_rows.value / kTile));
   const double compute = gemm_flops(op) / (speed->second.value * busy * speed_);
+  const Guess guess = busy < 1 ? Guess::kOtherSize : Guess::kNone;
   if (d.gemm_bytes_per_s.value > 0)
-    return {d.launch_s.value + compute + double(bytes) / d.gemm_bytes_per_s.value, busy < 1};
+    return {d.launch_s.value + compute + double(bytes) / d.gemm_bytes_per_s.value, guess};
   const double memory = double(bytes) / d.memory_bandwidth_bytes_per_s.value;
-  return {d.launch_s.value + std::max(compute, memory), busy < 1};
+  return {d.launch_s.value + std::max(compute, memory), guess};
 }
 
 Price CostModel::function_price(int64_t bytes, const Quantity& speed) const {
-  return {copy_s(bytes, speed, 1), speed.value == 0};
+  return {copy_s(bytes, speed, 1), speed.value == 0 ? Guess::kNoFigure : Guess::kNone};
 }
 Price CostModel::row_wise(RowFunction function, int64_t bytes) const {
   const auto& speeds = cluster_.device.row_wise_bytes_per_s;

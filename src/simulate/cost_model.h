@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 
+#include "core/guess.h"
 #include "schedule/program.h"
 #include "simulate/cluster.h"
 #include "simulate/kernel_table.h"
@@ -49,14 +50,14 @@ AttendCounts count_attend(const ShardedProblem& sharded, const Attend& op, doubl
 
 double attend_seconds(const AttendModel& model, const AttendCounts& counts);
 
-// Seconds of an op. `beyond_table`: the cluster file has no figure for its size, so that the
-// seconds are a guess. An attend: its keys a query (queries a key), or its head_dim, are not
-// enclosed by the file's rows, or the rows are those of the other mask. An op of a model: a product
-// of fewer tiles than the device has multiprocessors, for the file has the speed of large ones; a
-// function of rows, a loss or an update whose speed the file does not have.
+// Seconds of an op, and whether they are a guess, for the cluster file has no figure of its size.
+// An attend: it has more keys a query (queries a key) than the file's rows; fewer, or a head_dim
+// that they do not enclose; or the rows are estimates, or those of the other mask. An op of a
+// model: a product of fewer tiles than the device has multiprocessors, for the file has the speed
+// of large ones; a function of rows, a loss or an update whose speed the file does not have.
 struct Price {
   double seconds = 0;
-  bool beyond_table = false;
+  Guess guess = Guess::kNone;
 };
 
 // How an attend runs. `adds`: the dQ of a backward pass is added to that of other attends. Kernels
@@ -100,7 +101,7 @@ class CostModel {
  private:
   // A launch and `bytes` at `speed`; unknown: at the memory's bandwidth over `passes`.
   double copy_s(int64_t bytes, const Quantity& speed, double passes) const;
-  // Price of a function of a model: copy_s, in one pass; beyond the table where `speed` is unknown.
+  // Price of a function of a model: copy_s, in one pass; a guess where `speed` is unknown.
   Price function_price(int64_t bytes, const Quantity& speed) const;
   struct Prices {  // attends without a mask and with one
     bool backward;

@@ -108,15 +108,17 @@ TEST(CostModel, RowsOfTheOtherMaskAreAGuess) {
       if (!row.causal) row.rows = unmasked_rows;
     std::erase_if(c.device.attend, [](const KernelRow& row) { return row.rows == 0; });
     const CostModel cost(c, s);
-    std::vector<bool> out;
+    std::vector<Guess> out;
     for (const Attend& op : attends(ring_attention(s), 1))
-      out.push_back(cost.attend(op, {.backward = backward}).beyond_table);
+      out.push_back(cost.attend(op, {.backward = backward}).guess);
     return out;
   };
   for (const bool backward : {false, true}) {
-    EXPECT_THAT(guesses(backward, 1024), testing::ElementsAre(false, false));
-    EXPECT_THAT(guesses(backward, 0), testing::ElementsAre(false, true));
-    EXPECT_THAT(guesses(backward, 4096), testing::ElementsAre(false, true));
+    using enum Guess;
+    EXPECT_THAT(guesses(backward, 1024), testing::ElementsAre(kNone, kNone));
+    EXPECT_THAT(guesses(backward, 512), testing::ElementsAre(kNone, kLongerRows));
+    EXPECT_THAT(guesses(backward, 4096), testing::ElementsAre(kNone, kOtherSize));
+    EXPECT_THAT(guesses(backward, 0), testing::ElementsAre(kNone, kEstimate));
   }
 }
 
@@ -125,10 +127,23 @@ TEST(CostModel, AnotherDevicesRowIsAGuess) {
   const Attend op = attends(ring_attention(s), 0).front();
   ClusterSpec c = plain_cluster();
   const double seconds = CostModel(c, s).attend(op).seconds;
-  EXPECT_FALSE(CostModel(c, s).attend(op).beyond_table);
+  EXPECT_EQ(CostModel(c, s).attend(op).guess, Guess::kNone);
   for (KernelRow& row : c.device.attend) row.estimate = true;
-  EXPECT_TRUE(CostModel(c, s).attend(op).beyond_table);
+  EXPECT_EQ(CostModel(c, s).attend(op).guess, Guess::kEstimate);
   EXPECT_EQ(CostModel(c, s).attend(op).seconds, seconds);
+  // Beyond the rows of a device, those of another decide where they are longer, not where shorter.
+  for (const auto& [keys, guess] :
+       {std::pair{512.0, Guess::kEstimate}, {64.0, Guess::kLongerRows}}) {
+    c.device.attend.clear();
+    for (const double rows : {128.0, 256.0, keys})
+      c.device.attend.push_back({.rows = rows,
+                                 .head_dim = 64,
+                                 .dtype = s.problem.dtype,
+                                 .flops_per_s = 1e12 + rows,
+                                 .estimate = rows == keys,
+                                 .source = "test"});
+    EXPECT_EQ(CostModel(c, s).attend(op).guess, guess) << keys;
+  }
 }
 
 // Seconds a pair of a whole attention of n tokens, without a mask and under one.
@@ -139,7 +154,7 @@ std::array<Price, 2> pair_prices(const ClusterSpec& c, int64_t n, int64_t head_d
     s.problem.head_dim = head_dim;
     s.problem.dtype = c.device.attend[0].dtype;
     const auto cost = CostModel(c, s).attend(attends(ring_attention(s), 0).front(), {backward});
-    out[causal] = {cost.seconds / cost.pairs, cost.beyond_table};
+    out[causal] = {cost.seconds / cost.pairs, cost.guess};
   }
   return out;
 }
@@ -155,12 +170,12 @@ TEST(CostModel, AGuessWithoutAMaskCostsAtMostWhatAPairUnderOneCosts) {
     const auto [unmasked, masked] = pair_prices(known, 1024, 64, backward);
     EXPECT_NEAR(unmasked.seconds, 2 * wanted, 1e-3 * wanted);
     EXPECT_NEAR(masked.seconds, backward ? 2 * wanted : wanted, 1e-3 * wanted);
-    EXPECT_FALSE(unmasked.beyond_table || masked.beyond_table);
+    EXPECT_EQ(std::max(unmasked.guess, masked.guess), Guess::kNone);
     const auto [guess, beside] = pair_prices(guessed, 1024, 64, backward);
     EXPECT_NEAR(guess.seconds, wanted, 1e-3 * wanted);
     EXPECT_NEAR(beside.seconds, wanted, 1e-3 * wanted);
-    EXPECT_TRUE(guess.beyond_table);
-    EXPECT_FALSE(beside.beyond_table);
+    EXPECT_EQ(guess.guess, Guess::kEstimate);
+    EXPECT_EQ(beside.guess, Guess::kNone);
   }
   std::erase_if(c.device.attend, &KernelRow::causal);  // nothing to hold a guess to
   const ShardedProblem s = problem(1 << 20, 1, false, dense_pattern(1 << 20));
@@ -176,7 +191,7 @@ TEST(CostModel, NoGuessWithoutAMaskOfTheShippedClustersIsSlowerThanUnderOne) {
     for (const int64_t head_dim : {64, 128, 192, 256})
       for (int64_t n = 512; n <= 1 << 18; n *= 2) {
         const auto [unmasked, masked] = pair_prices(c, n, head_dim, false);
-        EXPECT_TRUE(!unmasked.beyond_table || unmasked.seconds <= 1.001 * masked.seconds)
+        EXPECT_TRUE(unmasked.guess == Guess::kNone || unmasked.seconds <= 1.001 * masked.seconds)
             << name << " " << head_dim << " " << n;
       }
   }
@@ -221,7 +236,7 @@ TEST(CostModel, AModelHeldInHeadDimOrOfTheOtherMaskIsAGuess) {
   const auto is_guess = [&](int64_t head_dim, bool causal) {
     ShardedProblem s = problem(1024, 1, causal, dense_pattern(1024));
     s.problem.head_dim = head_dim;
-    return CostModel(c, s).attend(attends(ring_attention(s), 0).front()).beyond_table;
+    return CostModel(c, s).attend(attends(ring_attention(s), 0).front()).guess != Guess::kNone;
   };
   c.device.attend_model = {model(32, false, 1e-9), model(96, false, 1e-9), model(64, true, 1e-9)};
   EXPECT_FALSE(is_guess(32, false));

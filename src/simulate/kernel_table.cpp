@@ -25,10 +25,10 @@ double KernelTable::Curve::at(double keys) const {
   return interpolate(x, longer.first, longer.second, shorter.first, shorter.second);
 }
 
-bool KernelTable::Curve::covers(double keys) const {
+bool KernelTable::Curve::covers(double keys, bool longer) const {
   constexpr double kRounding = 1e-9;
-  return keys * points.front().first <= 1 + kRounding &&
-         keys * points.back().first >= 1 - kRounding;
+  const bool has_shorter = keys * points.back().first >= 1 - kRounding;
+  return longer ? has_shorter : keys * points.front().first <= 1 + kRounding && has_shorter;
 }
 
 double KernelTable::read(double keys, double d) const {
@@ -44,11 +44,11 @@ double KernelTable::read(double keys, double d) const {
   return d < first.head_dim ? std::max(line, first.at(keys) * d / first.head_dim) : line;
 }
 
-bool KernelTable::covers(double keys, double d) const {
+bool KernelTable::covers(double keys, double d, bool longer) const {
   const auto above = std::ranges::lower_bound(curves_, d, {}, &Curve::head_dim);
-  if (above == curves_.end() || !above->covers(keys)) return false;
+  if (above == curves_.end() || !above->covers(keys, longer)) return false;
   if (above->head_dim == d) return true;
-  return above != curves_.begin() && std::prev(above)->covers(keys);
+  return above != curves_.begin() && std::prev(above)->covers(keys, longer);
 }
 
 }  // namespace longnet

@@ -19,15 +19,16 @@ class KernelTable {
   void add(double keys, double head_dim, double seconds_per_pair);
   bool empty() const { return curves_.empty(); }
   double read(double keys, double head_dim) const;  // seconds per pair; of a table with rows
-  // True between its rows: as many keys or fewer, or more, and so for head_dim.
-  bool covers(double keys, double head_dim) const;
+  // True between its rows: as many keys or fewer, or more, and so for head_dim. `longer`: as if
+  // there were rows of any more keys.
+  bool covers(double keys, double head_dim, bool longer = false) const;
 
  private:
   struct Curve {  // over keys, at one head_dim
     double head_dim;
     std::vector<std::pair<double, double>> points;  // 1 / keys, seconds per pair; ascending
     double at(double keys) const;
-    bool covers(double keys) const;
+    bool covers(double keys, bool longer) const;
   };
   std::vector<Curve> curves_;  // by head_dim
 };

@@ -132,12 +132,14 @@ TEST(CostModel, ReadsTheTableAsLinesInOneOverRowsAndInHeadDim) {
   EXPECT_NEAR(speed(96, 4096), 4.5e14, 1e4);
   EXPECT_NEAR(speed(32, 4096), 1.5e14, 1e4);
   EXPECT_NEAR(speed(256, 4096), 6e14, 1e4);
-  const auto is_beyond = [&](int64_t head_dim, int64_t keys) {
+  const auto guess = [&](int64_t head_dim, int64_t keys) {
     const ShardedProblem s = dense(keys, 1, head_dim);
-    return CostModel(c, s).attend(whole(s)).beyond_table;
+    return CostModel(c, s).attend(whole(s)).guess;
   };
-  EXPECT_FALSE(is_beyond(96, 1024));
-  EXPECT_TRUE(is_beyond(96, 1000));
+  EXPECT_EQ(guess(96, 1024), Guess::kNone);
+  EXPECT_EQ(guess(96, 1000), Guess::kOtherSize);
+  EXPECT_EQ(guess(96, 4100), Guess::kLongerRows);
+  EXPECT_EQ(guess(32, 4100), Guess::kOtherSize);
 }
 
 TEST(CostModel, WhatAMaskDoesNotCutTakesTheUnmaskedSpeed) {
@@ -252,12 +254,13 @@ TEST(CostModel, AProductTakesItsFlopsItsTilesOrItsMemory) {
   EXPECT_DOUBLE_EQ(cost.gemm(product(128 * 25, 4096, 128), 0).seconds,
                    4 * 2.0 * 128 * 25 * 4096 * 128 / 2e14);  // a quarter of the device
   EXPECT_DOUBLE_EQ(cost.gemm(product(2048, 1, 2048), 1000000000).seconds, 1e9 / 1e12);
-  EXPECT_FALSE(cost.gemm(product(2048, 4096, 1024), 0).beyond_table);
-  EXPECT_TRUE(cost.gemm(product(128 * 25, 4096, 128), 0).beyond_table);
+  EXPECT_EQ(cost.gemm(product(2048, 4096, 1024), 0).guess, Guess::kNone);
+  EXPECT_EQ(cost.gemm(product(128 * 25, 4096, 128), 0).guess, Guess::kOtherSize);
   const auto gelu = [&] { return CostModel(c, s).row_wise(RowFunction::kGelu, 3000); };
   EXPECT_DOUBLE_EQ(gelu().seconds, 3000 / 1e12);
-  EXPECT_TRUE(gelu().beyond_table);
-  EXPECT_TRUE(cost.cross_entropy(3000).beyond_table && cost.update(3000).beyond_table);
+  EXPECT_EQ(gelu().guess, Guess::kNoFigure);
+  EXPECT_EQ(cost.cross_entropy(3000).guess, Guess::kNoFigure);
+  EXPECT_EQ(cost.update(3000).guess, Guess::kNoFigure);
   // A device that copies matrices first, and whose functions have speeds of their own.
   c.device.gemm_bytes_per_s = {1e11, "test"};
   c.device.row_wise_bytes_per_s[RowFunction::kGelu] = {3e9, "test"};
@@ -265,7 +268,7 @@ TEST(CostModel, AProductTakesItsFlopsItsTilesOrItsMemory) {
   EXPECT_DOUBLE_EQ(CostModel(c, s).gemm(product(2048, 4096, 1024), 1000000).seconds,
                    2.0 * 2048 * 4096 * 1024 / 2e14 + 1e-5);
   EXPECT_DOUBLE_EQ(gelu().seconds, 1e-6);
-  EXPECT_FALSE(gelu().beyond_table);
+  EXPECT_EQ(gelu().guess, Guess::kNone);
   EXPECT_DOUBLE_EQ(CostModel(c, s).row_wise(RowFunction::kAdd, 3000).seconds, 3000 / 1e12);
   EXPECT_DOUBLE_EQ(CostModel(c, s).cross_entropy(3000).seconds, 3e-6);
   EXPECT_DOUBLE_EQ(CostModel(c, s).update(3000).seconds, 1.5e-6);
