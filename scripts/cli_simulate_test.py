@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import unittest
 
 from cli_case import MPIRUN, ROOT, SMALL, Case
@@ -284,14 +285,22 @@ class Simulate(Case):
         self.assertIn("# dilated attention: use dilated", out.splitlines()[1] + out.splitlines()[2])
         self.assertRegex(out, r"\d+ left out, as their ranks do the same: .*usp Pu=1 \(ring\)")
         self.assertNotIn("a tie:", out.split("# exact attention\n")[1])
-        self.assertIn("left out: ulysses", out)
+        self.assertIn("left out: ulysses, ulysses zigzag, ulysses striped: ", out)
+        legend = " ".join(line.lstrip("# ") for line in out.split("# attention place")[0].splitlines())
+        self.assertIn("on 64 GPUs of h100-ndr400 with kernel cudnn (simulated)", legend)
+        self.assertEqual(legend.count("more keys than the kernel table has, whose longest row has 16K"), 1)
+        self.assertNotIn("more keys", out.split("# attention place")[1])
+        self.assertEqual(legend.count("rings over nodes may be predicted too fast"), 1)
+        alone = self.expect(0, "recommend", "--cluster", self.CLUSTER, "--seq-len", "8K", "--ranks", "8").stdout
+        self.assertNotIn("rings over nodes", alone)
+        self.assertNotIn("more keys", alone)
+        guessed = self.expect(0, "recommend", "--cluster", "a100", "--seq-len", "64K", "--ranks", "8").stdout
+        self.assertRegex(guessed.replace("\n#   ", " "), r"use .*, by estimated kernel speeds; ")
         self.assertLessEqual(max(map(len, out.splitlines())), 100)
         rows = self.rows("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--top", "2")
         self.assertEqual([(row["attention"], row["place"]) for row in rows], [("exact", "1"), ("exact", "2"), ("dilated", "1"), ("dilated", "2")])
         rows = self.rows("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--pass", "forward_backward", "--top", "20")
         self.assertTrue(any(row["algorithm"].startswith("query_ring") for row in rows), rows)
-        self.assertIn("one --what-if", self.expect(2, "recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--what-if",
-                                                   "latency=2", "--what-if", "taper=2").stderr)
         self.assertIn("has 4096 GPUs", self.expect(2, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "5000").stderr)
         asked = ("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64")
         done = self.expect(2, *asked, "--dtype", "fp16")
@@ -300,6 +309,30 @@ class Simulate(Case):
         done = self.expect(2, *asked, "--dtype", "fp32")
         self.assertEqual(done.stderr, "error: h100-ndr400 has no speed of attention in fp32\n  hint: try --dtype bf16\n")
         self.assertEqual(done.stdout, "")
+
+    def test_recommend_says_how_what_ifs_change_the_answer(self):
+        asked = ("recommend", "--cluster", "h100", "--seq-len", "256K", "--ranks", "16", "--top", "30", "--what-if")
+        both = (*asked, "inter_bandwidth=0.1", "--what-if", "")
+        out = self.expect(0, *both).stdout
+        answers = re.findall(r"^# (\w+ attention(?: with [a-z_]+=[\d.]+)?): use ", out, re.MULTILINE)
+        self.assertEqual(answers, ["exact attention", "dilated attention", "exact attention with inter_bandwidth=0.1",
+                                   "dilated attention with inter_bandwidth=0.1"])
+        self.assertRegex(out, r"(?m)^# attention place algorithm +time +low +high +ratio +memory$")
+        self.assertLessEqual(max(map(len, out.splitlines())), 100)
+        found = self.rows(*both)
+        seconds = {row["algorithm"]: float(row["median_s"]) for row in found if row["cluster"] == "h100-ndr400"}
+        changed = [row for row in found if row["cluster"] == "h100-ndr400 inter_bandwidth=0.1"]
+        self.assertEqual({row["ratio_to_unchanged"] for row in found if row not in changed}, {""})
+        ratios = {row["algorithm"]: float(row["ratio_to_unchanged"]) for row in changed if row["algorithm"] in seconds}
+        self.assertEqual(ratios, {row["algorithm"]: float(row["median_s"]) / seconds[row["algorithm"]] for row in changed if row["algorithm"] in ratios})
+        self.assertGreater(ratios["ring"], 2)
+        alone = self.rows(*asked, "inter_bandwidth=0.1")
+        self.assertEqual(alone, [{k: v for k, v in row.items() if k != "ratio_to_unchanged"} for row in changed])
+        of_fa3 = self.expect(0, *asked, "kernel=fa3").stdout
+        self.assertIn("exact attention with kernel=fa3: use", of_fa3)
+        self.assertIn("h100-ndr400 with kernel fa3", of_fa3.replace("\n#   ", " "))
+        self.assertIn("there twice", self.expect(2, *asked, "latency=2", "--what-if", "latency=2").stderr)
+        self.assertIn("has 8 GPUs; --what-if nodes=2 adds some", self.expect(2, *asked, "nodes=1").stderr)
 
 
 class Calibrate(Case):

@@ -129,6 +129,18 @@ class Published(unittest.TestCase):
         shares = [f"{sum(inside)} of {len(inside)} {kind} cases" for inside, kind in zip(counts, ("development", "blind"))]
         self.assertRegex(published()["said"], rf"# inside their interval: {shares[0]} \(\d+\.?\d* %\), {shares[1]} \(")
 
+    def test_recommend_says_how_far_rings_over_nodes_are_off(self) -> None:
+        rings = [c for c in published()["cases"] if c["blind"] and c["family"] == "ring" and c["ranks"] > 8]  # nodes have eight
+        mean = f"{-100 * sum(c['error'] for c in rings) / len(rings):.0f} %"
+        hopper = sorted(-100 * c["error"] for c in rings if re.search("H[128]00", c["device"]))
+        span = f"{hopper[0]:.0f} to {hopper[-1]:.0f} %"
+        page = " ".join((ROOT / "docs/simulator-accuracy.md").read_text(encoding="utf-8").split())
+        self.assertIn(f"blind rings over nodes of Hopper are {span} too fast", page)
+        self.assertIn(f"**Rings between nodes** are {mean} too fast in the mean of {len(rings)} blind cases", page)
+        command = [os.environ["LNBENCH"], "recommend", "--cluster", "h800", "--seq-len", "256K", "--ranks", "16", "--causal", "--head-dim", "128"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.replace("\n#   ", " ")
+        self.assertIn(f"{len(rings)} blind cases were by {mean} in the mean, those of Hopper by {span} (docs/simulator-accuracy.md#blind-cases)", said)
+
     def test_the_json_says_what_was_predicted(self) -> None:
         for c in published()["cases"]:
             of_file = json.loads((ROOT / "configs/published" / c["file"]).read_text(encoding="utf-8"))

@@ -13,18 +13,32 @@ namespace {
 constexpr int64_t kMaxProgramBytes = int64_t{512} << 20;
 constexpr double kMostCpuSeconds = 10;  // of one run of a candidate: one a latency
 
+// A question to one cluster, as it is or changed, and its answer.
+struct Answer {
+  SimulatePoint how;
+  std::vector<Point> points;  // candidates
+  double share;               // that counts as a tie (tie_share)
+  Ranking ranking{};
+
+  // "exact attention", "exact attention with latency=2"
+  std::string title(const char* kind) const {
+    return concat(kind, " attention", how.what_if.is_plain() ? "" : " with " + how.what_if.text());
+  }
+};
+
 struct Choice {
   size_t place;
   std::string kind;  // "exact", "dilated"
   const PointRecord& record;
-  double fastest_s;
-  bool ties;  // with the first
+  const PointRecord& first;
+  double share;
 };
 
-std::vector<Column<Choice>> choice_columns() {
+// `ratios`: times over those of the unchanged cluster, in the place of bytes sent.
+std::vector<Column<Choice>> choice_columns(bool ratios) {
   using enum Shown;
   using C = const Choice&;
-  return {
+  std::vector<Column<Choice>> columns{
       {"attention", "", kText, 9, 1, [](C c) { return c.kind; }},
       {"place", "", kNumber, 5, 0, [](C c) { return c.place; }},
       {"algorithm", "", kText, 32, 0, [](C c) { return choice_text(c.record.params); }},
@@ -33,20 +47,25 @@ std::vector<Column<Choice>> choice_columns() {
       {"ci_high_s", "high", kSeconds, 9, 0, [](C c) { return c.record.timing.ci_high_s; }},
       {"memory_bytes", "memory", kBytes, 8, 0,
        [](C c) { return to_json(c.record.memory.predicted_peak_bytes); }},
-      {"bytes_per_rank", "sent", kBytes, 8, 0,
+      {"bytes_per_rank", "sent", kBytes, 8, 2,
        [](C c) { return to_json(c.record.comm.predicted_bytes_per_rank); }},
-      {"ties", "", kText, 4, 2, [](C c) { return c.ties; }},
-      {"why", "", kNote, 0, 0, [](C c) { return reason_text(c.record, c.fastest_s); }},
+      {"ties", "", kText, 4, 3, [](C c) { return ties(c.record, c.first, c.share); }},
+      {"cluster", "", kText, 9, 4, [](C c) { return c.record.params.cluster; }},
+      {"why", "", kNote, 0, 0, [](C c) { return reason_text(c.record, c.first.timing.median_s); }},
   };
+  if (ratios)
+    columns.insert(std::ranges::find(columns, "memory_bytes", &Column<Choice>::name),
+                   {{kRatioToUnchanged, "ratio", kRatio, 6, 0},
+                    [](C c) { return ratio_to_unchanged(c.record); }});
+  return columns;
 }
 
-void add_ranking(Table<Choice>& table, const char* title, const char* kind,
+void add_ranking(Table<Choice>& table, const std::string& title, const char* kind,
                  const std::vector<PointRecord>& records, int top, double share) {
   table.note(title);
   if (records.empty()) table.note("none fits");
   for (size_t i = 0; i < records.size() && int(i) < top; ++i)
-    table.add(
-        {i + 1, kind, records[i], records[0].timing.median_s, ties(records[i], records[0], share)});
+    table.add({i + 1, kind, records[i], records[0], share});
 }
 
 // The device has no speed for any algorithm: said once.
@@ -61,64 +80,108 @@ void check_speed(const ClusterSpec& cluster, const PointParams& p) {
                    why(Pass::kForward).empty() ? "--pass forward" : concat("--dtype ", other));
 }
 
-}  // namespace
-
-int run_recommend(const Options& options) {
-  if (options.what_if.size() > 1)
-    throw UsageError("one --what-if at a time: several changes of it with commas");
-  SimulatePoint how = read_variants(options, {}, read_cluster(options, {})).at(0);
+// Asks one cluster, without an answer yet.
+Answer asked_of(const Options& options, SimulatePoint how) {
   how.communication_alone = false;
   how.max_program_bytes = kMaxProgramBytes;
   how.most_cpu_s = kMostCpuSeconds;
-  if (options.question.ranks > how.cluster.num_gpus())
-    throw UsageError("--ranks ", options.question.ranks, ": ", how.cluster.name, " has ",
-                     how.cluster.num_gpus(), " GPUs; --what-if nodes=",
-                     ceil_div(options.question.ranks, how.cluster.node_size()), " adds some");
+  const Question& question = options.question;
+  if (question.ranks > how.cluster.num_gpus())
+    throw UsageError(
+        "--ranks ", question.ranks, ": ", how.cluster.name, " has ", how.cluster.num_gpus(),
+        " GPUs; --what-if nodes=", ceil_div(question.ranks, how.cluster.node_size()), " adds some");
+  const Config config = parse_config(question_config(question, how.cluster), "the command line",
+                                     {.known = known_names()});
+  print_notes(options, config);
+  std::vector<Point> points = on_cluster(config, how);
+  check_speed(how.cluster, points.at(0).params);
+  return {how, std::move(points), tie_share(how.cluster)};
+}
+
+void rank(std::vector<Answer>& answers, Progress& progress) {
+  UnchangedTimes times;
+  int number = 0;
+  for (Answer& a : answers) {
+    WorkAhead<SimulatedPoint> simulated(a.points.size(), simulation_threads(a.how), [&](size_t i) {
+      return simulate_point(a.points[i], a.how);
+    });
+    for (const Point& point : a.points) {
+      progress.start(++number, describe(point.params), 0);
+      SimulatedPoint done = simulated.next();
+      times.compare(done.record, a.how.what_if);
+      a.ranking.add(std::move(done.record), done.program);
+    }
+    a.ranking.sort();
+  }
+  progress.clear();
+}
+
+// Adds what the numbers of all rows rest on.
+void add_legend(TableWriter& table, const std::vector<Answer>& answers, bool ratios) {
+  const SimulatePoint& how = answers[0].how;
+  const PointParams& params = answers[0].points[0].params;
+  const AttentionProblem& p = params.problem;
+  const std::string& kernel = how.cluster.device.kernel;
+  table.note(concat(format_tokens(p.seq_len), " tokens x batch ", p.batch, ", ", p.num_heads,
+                    " heads (", p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype),
+                    p.causal ? ", causal" : "",
+                    params.pass == Pass::kForward ? "" : concat(", ", to_string(params.pass)),
+                    ", on ", params.ranks, " GPUs of ", how.cluster.name,
+                    kernel.empty() ? "" : " with kernel " + kernel, " (simulated)"));
+  const double share = answers[0].share;
+  table.note(concat("a tie: the time of one lies in the interval of the other",
+                    share > 0 ? concat(", or ", 100 * share, " % apart at most") : "",
+                    ratios ? "; ratio: to the same candidate on the cluster as it is" : ""));
+  if (std::ranges::any_of(answers,
+                          [](const Answer& a) { return a.ranking.has_guess(Guess::kLongerRows); }))
+    table.note(concat(to_string(Guess::kLongerRows), ", whose longest row has ",
+                      format_tokens(longest_row(how.cluster.device, p, params.pass)),
+                      ", take the speed to which its rows lead"));
+  if (std::ranges::any_of(answers, [](const Answer& a) {
+        return a.ranking.answers_with_rings_over_nodes(a.how.cluster, a.share);
+      }))
+    table.note(kRingsOverNodes);
+}
+
+}  // namespace
+
+int run_recommend(const Options& options) {
   if (const auto tokens = try_parse_tokens(options.question.seq_len);
       tokens && *tokens < options.question.ranks)
     throw UsageError("--seq-len ", options.question.seq_len, " on --ranks ", options.question.ranks,
                      ": most ranks would have no token\n  hint: at most ", *tokens,
                      " ranks, or data parallelism (sweep.replicas)");
-  const Config config = parse_config(question_config(options.question, how.cluster),
-                                     "the command line", {.known = known_names()});
-  print_notes(options, config);
-  const auto points = on_cluster(config, how);
-  check_speed(how.cluster, points.at(0).params);
-  Progress progress(options, true, int(points.size()));
-  Ranking ranking;
-  int number = 0;
-  WorkAhead<SimulatedPoint> simulated(points.size(), simulation_threads(how),
-                                      [&](size_t i) { return simulate_point(points[i], how); });
-  for (const Point& point : points) {
-    progress.start(++number, describe(point.params), 0);
-    SimulatedPoint done = simulated.next();
-    ranking.add(std::move(done.record), done.program);
+  std::vector<Answer> answers;
+  std::vector<Point> points;
+  for (const SimulatePoint& how : read_variants(options, {}, read_cluster(options, {}))) {
+    answers.push_back(asked_of(options, how));
+    points.insert(points.end(), answers.back().points.begin(), answers.back().points.end());
   }
-  ranking.sort();
-  progress.clear();
-  const double share = tie_share(how.cluster);
-  const AttentionProblem p = points.at(0).params.problem;
-  Table<Choice> table(choice_columns(), table_style(options));
-  table.note("exact attention: " + answer_text(ranking.exact, share));
-  table.note("dilated attention: " + answer_text(ranking.dilated, share));
-  table.note(concat(format_tokens(p.seq_len), " tokens x batch ", p.batch, ", ", p.num_heads,
-                    " heads (", p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype),
-                    p.causal ? ", causal" : "",
-                    options.question.pass == "forward" ? "" : ", " + options.question.pass, ", on ",
-                    options.question.ranks, " GPUs of ", how.cluster.name,
-                    how.what_if.is_plain() ? "" : " with " + how.what_if.text(), " (simulated)"));
-  table.note(concat("a tie: the time of one lies in the interval of the other",
-                    share > 0 ? concat(", or ", 100 * share, " % apart at most") : ""));
+  Progress progress(options, true, int(points.size()));
+  rank(answers, progress);
+  const bool ratios = compares_clusters(points);
+  Table<Choice> table(choice_columns(ratios), table_style(options));
+  for (const Answer& a : answers) {
+    table.note(concat(a.title("exact"), ": ", answer_text(a.ranking.exact, a.share)));
+    table.note(concat(a.title("dilated"), ": ", answer_text(a.ranking.dilated, a.share)));
+  }
+  add_legend(table, answers, ratios);
   table.head();
-  add_ranking(table, "exact attention", "exact", ranking.exact, options.top, share);
-  add_ranking(table, "dilated attention: another function of the tokens", "dilated",
-              ranking.dilated, options.top, share);
+  std::vector<std::string> left_out;
+  for (const Answer& a : answers) {
+    add_ranking(table, a.title("exact"), "exact", a.ranking.exact, options.top, a.share);
+    add_ranking(table, a.title("dilated") + ": another function of the tokens", "dilated",
+                a.ranking.dilated, options.top, a.share);
+    for (const std::string& line : a.ranking.left_out())
+      if (std::ranges::find(left_out, line) == left_out.end()) left_out.push_back(line);
+  }
   table.finish();
-  if (!ranking.same.empty())
-    table.note(concat(ranking.same.size(),
-                      " left out, as their ranks do the same: ", few_of(ranking.same)));
-  for (const std::string& why : ranking.reasons_of_stopped()) table.note("left out: " + why);
-  return ranking.exact.empty() && ranking.dilated.empty() ? kFailed : kOk;
+  for (const std::string& line : left_out) table.note(line);
+  return std::ranges::all_of(
+             answers,
+             [](const Answer& a) { return a.ranking.exact.empty() && a.ranking.dilated.empty(); })
+             ? kFailed
+             : kOk;
 }
 
 }  // namespace longnet

@@ -114,7 +114,7 @@ void add_sweep(CLI::App& command, Options& o) {
       ->check(CLI::IsMember(enum_names<DeviceTransportKind>()));
 }
 
-// `required`: no config can name one, or what-ifs of it, instead.
+// `required`: no config can name one instead.
 void add_cluster(CLI::App& command, Options& o, bool required) {
   command
       .add_option("--cluster", o.cluster,
@@ -127,10 +127,10 @@ void add_cluster(CLI::App& command, Options& o, bool required) {
                          "taper=2, gpus_per_node=4, nodes=1024, overlap=0.56, host=4.5e-05, "
                          "straggler=0.2 (rank "
                          "0 computes 20 % slower; 0.2@17: rank 17; 0.2x8: eight ranks), kernel=fa3 "
-                         "(of the device's), merge=kernel|fused|eager, several with commas",
-                         required ? ""
-                                  : "; repeatable, each makes points of its own, '' those of the "
-                                    "cluster as it is (default: the config's cluster.what_if)"))
+                         "(of the device's), merge=kernel|fused|eager, several with commas; "
+                         "repeatable, each makes points of its own, '' those of the cluster as it "
+                         "is, to which the others' times have a ratio",
+                         required ? "" : " (default: the config's cluster.what_if)"))
       ->allow_extra_args(false);
   command
       .add_option("--alpha", o.alpha,

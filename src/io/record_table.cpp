@@ -59,6 +59,11 @@ Guess guess_of(const PointRecord& record) {
              : Guess(std::clamp(at->second, 0.0, double(Guess::kNoFigure)));  // of any file
 }
 
+JsonNode ratio_to_unchanged(const PointRecord& record) {
+  const auto at = record.metrics.find(kRatioToUnchanged);
+  return at == record.metrics.end() ? JsonNode() : JsonNode(at->second);
+}
+
 ColumnHead column_of(const Axis& axis) {
   using enum Shown;
   const bool is_number = std::holds_alternative<int64_t>(axis.standard);
@@ -156,10 +161,7 @@ std::vector<Column<PointRecord>> record_columns(const std::set<std::string>& com
   };
   if (ratios)
     columns.insert(std::ranges::find(columns, "ci_low_s", &Column<PointRecord>::name),
-                   {{"ratio_to_unchanged", "ratio", kRatio, 6, 0}, [](R r) {
-                      const auto at = r.metrics.find("ratio_to_unchanged");
-                      return at == r.metrics.end() ? JsonNode() : JsonNode(at->second);
-                    }});
+                   {{kRatioToUnchanged, "ratio", kRatio, 6, 0}, ratio_to_unchanged});
   insert_axis_columns(columns, "median_s", &PointRecord::params);
   return columns;
 }

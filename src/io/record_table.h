@@ -32,6 +32,9 @@ void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view nex
 // A metric of simulated points, where a price in them is a guess: the number of the worst Guess.
 inline const std::string kBeyondTable = "beyond_kernel_table";
 Guess guess_of(const PointRecord& record);
+// The time over that of the same point on the unchanged cluster; null where that is not known.
+inline const std::string kRatioToUnchanged = "ratio_to_unchanged";
+JsonNode ratio_to_unchanged(const PointRecord& record);
 // The algorithm's options, the pass, kForwardWord among others, and the what-ifs of a cluster, but
 // those words; that a simulated kernel is modelled goes without saying.
 inline const std::string kForwardWord(to_string(Pass::kForward));

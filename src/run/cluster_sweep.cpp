@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "io/record_table.h"
 #include "kernels/cuda/device_kernel.h"
 #include "run/shipped.h"
 
@@ -54,7 +55,7 @@ void UnchangedTimes::compare(PointRecord& record, const WhatIf& what_if) {
   if (what_if.is_plain())
     seconds_[id] = seconds;
   else if (const auto unchanged = seconds_.find(id); unchanged != seconds_.end())
-    record.metrics["ratio_to_unchanged"] = seconds / unchanged->second;
+    record.metrics[kRatioToUnchanged] = seconds / unchanged->second;
 }
 
 ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure) {

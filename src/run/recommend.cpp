@@ -84,7 +84,7 @@ std::string reason_text(const PointRecord& r, double fastest_s) {
     text += concat("; ", std::round(100 * total / fastest_s) / 100, " x the first");
   else if (total > 1.0005 * fastest_s)
     text += concat("; ", std::round(1000 * (total / fastest_s - 1)) / 10, " % behind the first");
-  if (const Guess guess = guess_of(r); guess != Guess::kNone)
+  if (const Guess guess = guess_of(r); guess > Guess::kLongerRows)
     text += concat("; ", to_string(guess));
   return text;
 }
@@ -94,6 +94,19 @@ std::string few_of(const std::vector<std::string>& names) {
   if (names.size() <= kFew) return join(names, ", ");
   return concat(join(std::vector(names.begin(), names.begin() + kFew), ", "), " and ",
                 names.size() - kFew, " more");
+}
+
+int64_t longest_row(const DeviceSpec& device, const AttentionProblem& p, Pass pass) {
+  const auto of_pass = [&](bool backward) {
+    const auto order = [&](const KernelRow& row) {  // of its head_dim the longest
+      return std::tuple(!row.prices(device.kernel, p.dtype, backward) || row.causal != p.causal,
+                        std::abs(row.head_dim - double(p.head_dim)), -row.rows);
+    };
+    return std::ranges::min_element(device.attend, {}, order)->rows;
+  };
+  return int64_t(pass == Pass::kForward    ? of_pass(false)
+                 : pass == Pass::kBackward ? of_pass(true)
+                                           : std::min(of_pass(false), of_pass(true)));
 }
 
 bool ties(const PointRecord& record, const PointRecord& first, double share) {
@@ -108,7 +121,7 @@ std::string answer_text(const std::vector<PointRecord>& ranked, double share) {
   std::string text = concat(
       "use ", choice_text(best.params), ", ", format_seconds(best.timing.median_s), " (",
       format_seconds(best.timing.ci_low_s), " to ", format_seconds(best.timing.ci_high_s), ")");
-  if (const Guess guess = guess_of(best); guess != Guess::kNone)
+  if (const Guess guess = guess_of(best); guess > Guess::kLongerRows)
     text += concat(", ", to_string(guess));
   std::vector<std::string> names;
   for (size_t i = 1; i < ranked.size(); ++i)
@@ -133,12 +146,33 @@ void Ranking::sort() {
     std::ranges::stable_sort(*records, {}, [](const PointRecord& r) { return r.timing.median_s; });
 }
 
-std::vector<std::string> Ranking::reasons_of_stopped() const {
+bool Ranking::has_guess(Guess guess) const {
+  const auto is_one = [&](const PointRecord& r) { return guess_of(r) == guess; };
+  return std::ranges::any_of(exact, is_one) || std::ranges::any_of(dilated, is_one);
+}
+
+bool Ranking::answers_with_rings_over_nodes(const ClusterSpec& cluster, double share) const {
+  return std::ranges::any_of(exact, [&](const PointRecord& r) {
+    const AlgorithmInfo& a = find_algorithm(r.params.algorithm);
+    const bool has_ring = a.collectives == CollectiveUse::kNone || a.name == "usp";
+    return has_ring && r.params.ranks > cluster.node_size() && ties(r, exact[0], share) &&
+           cluster.execution == ExecutionKind::kStreams;  // GPUs
+  });
+}
+
+std::vector<std::string> Ranking::left_out() const {
   std::vector<std::string> lines;
+  if (!same.empty())
+    lines.push_back(concat(same.size(), " left out, as their ranks do the same: ", few_of(same)));
+  std::vector<std::pair<std::string, std::vector<std::string>>> names;  // by reason
   for (const PointRecord& r : stopped) {
-    std::string line = concat(r.params.algorithm, ": ", r.reason);
-    if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
+    auto of_reason = std::ranges::find(names, r.reason, [](const auto& n) { return n.first; });
+    if (of_reason == names.end())
+      of_reason = names.emplace(of_reason, r.reason, std::vector<std::string>());
+    of_reason->second.push_back(choice_text(r.params));
   }
+  for (const auto& [reason, stopped_so] : names)
+    lines.push_back(concat("left out: ", few_of(stopped_so), ": ", reason));
   return lines;
 }
 

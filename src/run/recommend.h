@@ -41,6 +41,13 @@ std::string reason_text(const PointRecord& record, double fastest_s);
 // other, or it is at most `share` slower. (Intervals that only overlap are no tie: an error that
 // both have would count twice.)
 bool ties(const PointRecord& record, const PointRecord& first, double share);
+// Keys of the longest row that prices such attention; of two passes the shorter one.
+int64_t longest_row(const DeviceSpec& device, const AttentionProblem& problem, Pass pass);
+// Errors of predicted rings over several nodes, as docs/simulator-accuracy.md has them: the test
+// `published` holds both to the cases.
+inline constexpr std::string_view kRingsOverNodes =
+    "rings over nodes may be predicted too fast: 18 blind cases were by 18 % in the mean, those of "
+    "Hopper by 17 to 36 % (docs/simulator-accuracy.md#blind-cases)";
 // "use usp Pu=8, 12 ms (11 ms to 14 ms); tied with it: ring, ulysses".
 std::string answer_text(const std::vector<PointRecord>& ranked, double share);
 
@@ -51,8 +58,12 @@ struct Ranking {
   // `program`: what its ranks do (SimulatedPoint).
   void add(PointRecord record, uint64_t program);
   void sort();
-  // One line for each reason, with the algorithm that it stops.
-  std::vector<std::string> reasons_of_stopped() const;
+  bool has_guess(Guess guess) const;  // of some candidate
+  // Whether a ring of exact attention over several nodes is the first or ties with it.
+  bool answers_with_rings_over_nodes(const ClusterSpec& cluster, double share) const;
+  // One line for candidates whose ranks do the same as another's, one for each reason that stops
+  // some.
+  std::vector<std::string> left_out() const;
 
  private:
   // Names of programs. An exact attention is no dilated one, though their ranks may do the same.

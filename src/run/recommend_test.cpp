@@ -67,7 +67,71 @@ TEST(Recommend, RanksByTimeWhatComputesTheSame) {
   ASSERT_EQ(ranking.exact.size(), 2u);
   EXPECT_EQ(ranking.exact[0].params.algorithm, "usp");
   ASSERT_EQ(ranking.dilated.size(), 1u);
-  EXPECT_THAT(ranking.reasons_of_stopped(), ElementsAre("ulysses: more ranks than heads"));
+  EXPECT_THAT(ranking.left_out(), ElementsAre("left out: ulysses, ulysses: more ranks than heads"));
+}
+
+TEST(Recommend, NamesWhatItLeavesOutWithItsOptions) {
+  Ranking ranking;
+  for (const int degree : {8, 16})
+    for (const LayoutKind layout : {LayoutKind::kContiguous, LayoutKind::kZigzag}) {
+      PointRecord stopped = answer("usp", 0, PointStatus::kSkippedUnsupported);
+      stopped.params.options.ulysses_degree = degree;
+      stopped.params.layout = layout;
+      stopped.reason = concat("few heads for ", degree);
+      ranking.add(stopped, 0);
+    }
+  for (const char* algorithm : {"ring", "usp"}) ranking.add(answer(algorithm, 1), 1);
+  EXPECT_THAT(ranking.left_out(),
+              ElementsAre("1 left out, as their ranks do the same: usp (ring)",
+                          "left out: usp Pu=8, usp zigzag Pu=8: few heads for 8",
+                          "left out: usp Pu=16, usp zigzag Pu=16: few heads for 16"));
+}
+
+TEST(Recommend, WarnsOfRingsOverNodesWhereTheyAnswer) {
+  const auto warns = [](const std::vector<std::pair<const char*, double>>& times, int ranks,
+                        ClusterSpec cluster = nodes_of(8)) {
+    Ranking ranking;
+    for (uint64_t program = 0; const auto& [algorithm, seconds] : times) {
+      PointRecord r = answer(algorithm, seconds);
+      r.params.ranks = ranks;
+      ranking.add(r, ++program);
+    }
+    ranking.sort();
+    return ranking.answers_with_rings_over_nodes(cluster, 0.05);
+  };
+  EXPECT_TRUE(warns({{"double_ring", 1}}, 16));
+  EXPECT_TRUE(warns({{"all_gather", 1}, {"usp", 1.04}}, 16));
+  EXPECT_FALSE(warns({{"all_gather", 1}, {"usp", 1.06}}, 16));  // no tie
+  EXPECT_FALSE(warns({{"ring", 1}}, 8));                        // in one node
+  EXPECT_FALSE(warns({{"ulysses", 1}, {"dilated", 0.5}}, 16));
+  ClusterSpec cores = nodes_of(1);
+  cores.execution = ExecutionKind::kInOrder;
+  EXPECT_FALSE(warns({{"ring", 1}}, 2, cores));
+}
+
+TEST(Recommend, TheLongestRowIsThatOfTheKernelTheMaskAndTheHead) {
+  DeviceSpec device{.kernel = "a"};
+  const auto add = [&](double rows, double head_dim, bool causal, bool backward,
+                       const std::string& kernel = "a") {
+    device.attend.push_back({.kernel = kernel,
+                             .rows = rows,
+                             .head_dim = head_dim,
+                             .causal = causal,
+                             .backward = backward});
+  };
+  for (const double rows : {1024.0, 4096.0, 2048.0}) add(rows, 64, false, false);
+  add(8192, 128, false, false);
+  add(16384, 64, true, false);
+  add(2048, 64, false, true);
+  add(65536, 64, false, false, "b");
+  AttentionProblem p{.head_dim = 64, .dtype = DType::kBFloat16};
+  EXPECT_EQ(longest_row(device, p, Pass::kForward), 4096);
+  EXPECT_EQ(longest_row(device, p, Pass::kBackward), 2048);
+  EXPECT_EQ(longest_row(device, p, Pass::kForwardBackward), 2048);
+  p.head_dim = 128;
+  EXPECT_EQ(longest_row(device, p, Pass::kForward), 8192);
+  p = {.head_dim = 96, .dtype = DType::kBFloat16, .causal = true};
+  EXPECT_EQ(longest_row(device, p, Pass::kForward), 16384);
 }
 
 Ranking on_h100(const Question& question) {
@@ -132,6 +196,8 @@ TEST(Recommend, AnswersWithTheFirstAndWhatTiesWithIt) {
   EXPECT_EQ(answer_text(ranked, 0.05), use + "; tied with it: usp, ulysses");
   ranked.pop_back();
   EXPECT_EQ(answer_text(ranked, 0), use + "; nothing ties with it");
+  ranked[0].metrics[kBeyondTable] = double(Guess::kLongerRows);  // said once, not of each
+  EXPECT_EQ(answer_text(ranked, 0), use + "; nothing ties with it");
   ranked[0].metrics[kBeyondTable] = double(Guess::kEstimate);
   EXPECT_EQ(answer_text(ranked, 0), use + ", by estimated kernel speeds; nothing ties with it");
   EXPECT_EQ(answer_text({}, 0), "none fits");
@@ -147,8 +213,14 @@ TEST(Recommend, SaysWhatDecides) {
   r.work.balance = 0.5;
   EXPECT_THAT(reason_text(r, 1.04), HasSubstr("waits 25 % of the time"));
   EXPECT_THAT(reason_text(r, 1.04), HasSubstr("balance 0.5"));
+  r.metrics[kBeyondTable] = double(Guess::kLongerRows);
+  EXPECT_THAT(reason_text(r, 1.04), testing::EndsWith("balance 0.5"));
   r.metrics[kBeyondTable] = double(Guess::kOtherSize);
   EXPECT_THAT(reason_text(r, 1.04), testing::EndsWith("; outside the kernel table"));
+  Ranking ranking;
+  ranking.dilated = {r};
+  EXPECT_TRUE(ranking.has_guess(Guess::kOtherSize));
+  EXPECT_FALSE(ranking.has_guess(Guess::kLongerRows));
   ClusterSpec cluster = nodes_of(8);
   EXPECT_EQ(tie_share(cluster), 0.05);
   cluster.error.value = 0.12;
