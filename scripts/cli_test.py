@@ -234,6 +234,8 @@ class Plan(Case):
         (row,) = self.rows(*args, "--set", "sweep.algorithm=ring", "--set", "sweep.seq_len=1B", code=1)
         self.assertEqual(row["status"], "skipped_memory")
         self.assertTrue(row["note"].endswith("fits with ranks=64"), row["note"])
+        on_a100 = self.rows("plan", self.config, "--cluster", "a100", *args[4:], "--set", "sweep.algorithm=ring", "--set", "sweep.seq_len=64K")
+        self.assertEqual({row["note"] for row in on_a100}, {"by estimated kernel speeds"})
 
 
 class Configs(Case):

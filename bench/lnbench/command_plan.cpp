@@ -145,8 +145,7 @@ int plan_on_cluster(const Options& options, const Config& config) {
   for (size_t i = 0; i < points.size(); ++i) {
     progress.start(int(i) + 1, describe(points[i].params), 0);
     const PointRecord r = simulated.next();
-    Point point{r.id, r.params, r.status, r.reason};
-    PlanRow row{.number = int(i) + 1, .point = point};
+    PlanRow row{.number = int(i) + 1, .point = {r.id, r.params, r.status, note_of(r)}};
     if (r.status == PointStatus::kOk) {
       const ClusterCost cost = cost_on_cluster(r, config.measure);
       row.bytes_sent = r.comm.predicted_bytes_per_rank;

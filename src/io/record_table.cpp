@@ -10,6 +10,23 @@
 namespace longnet {
 namespace {
 
+JsonNode optional(const std::optional<int64_t>& known, const std::optional<int64_t>& other) {
+  return known ? to_json(*known) : to_json(other);
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+void flatten(const std::string& path, const JsonNode& node, FlatRecord& out) {
+  if (!node.is_object()) return out.emplace_back(path, node), void();
+  for (size_t i = 0; i < node.keys.size(); ++i)
+    flatten(path.empty() ? node.keys[i] : concat(path, ".", node.keys[i]), node.items[i], out);
+}
+
+}  // namespace
+
 std::string note_of(const PointRecord& r) {
   std::vector<std::string> notes;
   if (r.source == Source::kReplayed) notes.emplace_back("replayed");
@@ -34,23 +51,6 @@ std::string note_of(const PointRecord& r) {
   if (!r.reason.empty()) notes.push_back(r.reason);
   return join(notes, "; ");
 }
-
-JsonNode optional(const std::optional<int64_t>& known, const std::optional<int64_t>& other) {
-  return known ? to_json(*known) : to_json(other);
-}
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), {}};
-}
-
-void flatten(const std::string& path, const JsonNode& node, FlatRecord& out) {
-  if (!node.is_object()) return out.emplace_back(path, node), void();
-  for (size_t i = 0; i < node.keys.size(); ++i)
-    flatten(path.empty() ? node.keys[i] : concat(path, ".", node.keys[i]), node.items[i], out);
-}
-
-}  // namespace
 
 Guess guess_of(const PointRecord& record) {
   const auto at = record.metrics.find(kBeyondTable);

@@ -32,6 +32,8 @@ void insert_axis_columns(std::vector<Column<Row>>& columns, std::string_view nex
 // A metric of simulated points, where a price in them is a guess: the number of the worst Guess.
 inline const std::string kBeyondTable = "beyond_kernel_table";
 Guess guess_of(const PointRecord& record);
+// Text behind a row: how its time was found, what is not checked, that price, the point's reason.
+std::string note_of(const PointRecord& record);
 // The time over that of the same point on the unchanged cluster; null where that is not known.
 inline const std::string kRatioToUnchanged = "ratio_to_unchanged";
 JsonNode ratio_to_unchanged(const PointRecord& record);

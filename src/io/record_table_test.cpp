@@ -130,10 +130,6 @@ TEST(RecordTable, ExportHoldsEveryValueOnce) {
 
 // Notes behind a row say what its numbers leave out.
 TEST(RecordTable, NotesTellNumbersThatAreNotAllMeasured) {
-  const auto note_of = [](const PointRecord& r) {
-    const auto columns = record_columns();
-    return std::ranges::find(columns, "note", &Column<PointRecord>::name)->value(r).string;
-  };
   PointRecord r;
   EXPECT_EQ(note_of(r), "");
   r.source = Source::kReplayed;
