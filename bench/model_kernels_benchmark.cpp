@@ -56,7 +56,7 @@ class ModelSetup {
 struct GemmPoint {
   int64_t m = 2048, n = 3072, k = 768;
   std::string way = "NN";
-  DType dtype = DType::kFloat32;  // of a and b
+  DType dtype = DType::kFloat32;  // type of a and b
   std::string target = {};        // empty: the best
   int threads = 1;
 };

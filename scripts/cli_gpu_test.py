@@ -55,7 +55,7 @@ class Gpu(Case):
                 self.assertLess(parts["compute_s"] + parts["merge_s"], 30 * full)  # an emulated device beside other tests
             self.assertEqual(p["content"]["nan_values"], 0)
             self.assertEqual(p["content"]["rows"], 4 * 512)
-        self.assertTrue(0 <= points[-1]["metrics"]["busy_share"] <= 1)  # of the host's cores; the first are too short to tell
+        self.assertTrue(0 <= points[-1]["metrics"]["busy_share"] <= 1)  # share of the host's cores; the first are too short to tell
         timelines = map(json.loads, (self.path / "gpu" / "timelines.jsonl").read_text().splitlines())
         self.assertEqual({line["id"] for line in timelines}, {p["id"] for p in points})
         self.assertEqual(len({p["content"]["input_digest"] for p in points}), 1)

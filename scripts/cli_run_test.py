@@ -41,7 +41,7 @@ class SmallRun(Case):
 
 
     def assert_right_passes(self, folder, count):
-        """Of one problem on the same ranks, by each algorithm. Rows that are kept change what is sent, and no gradient."""
+        """Every algorithm computes the same on the same ranks. Rows that are kept change what is sent, and no gradient."""
         names = {"algorithm": None, "pass": "forward", "keep_gathered": False}
         points = {tuple(p["params"].get(*name) for name in names.items()): p for p in self.result(folder)["points"]}
         self.assertEqual(len(points), count)
@@ -70,7 +70,7 @@ class SmallRun(Case):
 
 
 class Measured(SmallRun):
-    """Whose times are compared: with every core to itself."""
+    """Compares times: with every core to itself."""
 
     def test_a_disturbed_point_is_measured_again(self):
         """Two other programs take half of each core: every time is measured three times, and decides nothing."""
@@ -111,7 +111,7 @@ class Measured(SmallRun):
                 self.assertEqual((phases["exposed_communication_s"], phases["communication_s"]), (0, 0))
             for part in ("full_s", "compute_only_s", "serialised_s", "single_attend_s"):  # never faster than the cores
                 self.assertLess(p["work"]["flops"] / p["ablations"][part], 1.06 * peak * used, part)
-            self.assertLess(p["work"]["peak_flops_per_s"], 1.5 * peak * used)  # of the cores, not of the ranks
+            self.assertLess(p["work"]["peak_flops_per_s"], 1.5 * peak * used)  # the cores', not the ranks'
             self.assertNotEqual(0, p["work"]["share_of_peak"])  # null beside a busy program
 
 

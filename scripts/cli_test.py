@@ -90,7 +90,7 @@ class Usage(Case):
 
     def test_control_characters_of_a_file_s_name_are_not_printed(self):
         config = self.path / "a\x1b[31mred\x9b.json"
-        config.write_text(json.dumps(dict(SMALL, cluster={"file": "configs/clusters/h100-ndr400.json"})))  # of which a run prints a note
+        config.write_text(json.dumps(dict(SMALL, cluster={"file": "configs/clusters/h100-ndr400.json"})))  # a run prints a note of it
         for command in ("plan", "run", "depth"):
             done = self.expect(0, command, str(config), *(("-o", str(self.path / "hostile")) if command == "run" else ()))
             self.assertNotIn("\x1b", done.stdout + done.stderr, command)

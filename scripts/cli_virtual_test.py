@@ -269,7 +269,7 @@ class Virtual(Case):
         folder, _ = self.walk(*exact)
         points = self.result(folder)["points"]
         self.assertEqual(len(points), 4)
-        for p in points:  # of two ranks: nothing is kept from one for the other
+        for p in points:  # two ranks: nothing is kept from one for the other
             self.assertEqual((p["source"], p["status"], p["check"]["status"]), ("extrapolated", "ok", "not_run"), p["reason"])
             self.assertEqual(len(p["per_rank"]), 2)
             self.assertAlmostEqual(p["metrics"]["measured_share"], 0.25, delta=0.05)

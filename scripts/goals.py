@@ -29,7 +29,7 @@ def kernel_rows(path):
     result = json.loads(path.read_text())
     for b in result["benchmarks"]:
         name, backward = b["run_name"], b["run_name"].startswith("backward")
-        if b["aggregate_name"] != "median":  # of the repetitions
+        if b["aggregate_name"] != "median":  # over the repetitions
             continue
         avx2 = "AVX2" in (name if "simd:" in name else result["context"]["simd_target"])
         goal = 0.80

@@ -129,7 +129,7 @@ for i in $(seq $some); do
 done
 row "a file that may not grow (ulimit -f)" "$some"
 
-mkdir "$work/disk" # of 1 MiB, on which another file leaves 16 to 76 KiB until the run has ended
+mkdir "$work/disk" # 1 MiB, on which another file leaves 16 to 76 KiB until the run has ended
 if mount -t tmpfs -o size=1m kill_test "$work/disk" 2>/dev/null; then
   for kind in threads walk; do
     for i in $(seq $some); do

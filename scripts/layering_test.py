@@ -62,7 +62,7 @@ STANDS_ALONE |= dict.fromkeys(CLOSED_FORMS, CLOSED_FORMS_MAY_INCLUDE)
 JUDGED = ("src/core/token_range.h", "src/core/rank_group.h", "src/pattern", "src/schedule")
 FREE_FUNCTION_OR_CLASS = re.compile(r"^(?:inline |constexpr |template[^\n]*\n)*(?:class (\w+)|[A-Za-z][\w:<>,& ]* [&*]?(\w+)\()", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
-FOREIGN_SOURCE = re.compile(r"[^\s\"()]*(?:\bsrc/|\.\./)[^\s\"()]*\.(?:cpp|cuh?|h)\b")  # of another folder
+FOREIGN_SOURCE = re.compile(r"[^\s\"()]*(?:\bsrc/|\.\./)[^\s\"()]*\.(?:cpp|cuh?|h)\b")  # in another folder
 BACKEND_SWITCH = re.compile(r"^\s*#\s*if.*\b(LONGNET_MPI|LONGNET_CUDA|LONGNET_NCCL)\b", re.M)
 
 
@@ -71,7 +71,7 @@ def judged_names(root):
     headers = [h for place in JUDGED for h in ([root / place] if place.endswith(".h") else sorted((root / place).glob("*.h")))]
     headers = [h for h in headers if h.relative_to(root).as_posix() not in STANDS_ALONE]
     names = {a or b for h in headers for a, b in FREE_FUNCTION_OR_CLASS.findall(h.read_text())} | {"kv_head_of", "shard"}
-    names.discard("to_text")  # of whatever
+    names.discard("to_text")  # many types have one
     assert {"head_offset", "num_offsets", "part_begin", "account", "row_bytes", "BranchRows", "RowMap"} <= names, "headers are not read"
     return names
 

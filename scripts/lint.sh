@@ -2,7 +2,7 @@
 # Checks sources with tools of fixed versions (scripts/lint_requirements.txt) and fails on any finding:
 #   scripts/lint.sh [format|ruff|shellcheck|hadolint|tidy ...]     (default: all five)
 # format: C++ and CUDA files are as clang-format leaves them. Comments, which it leaves alone, have 100 columns at most.
-# A comment says what the thing is: none begins with "Of", "What", "Who" or "Whose".
+# Comments, of scripts too, say what the thing is: none begins with "Of", "What", "Who" or "Whose".
 # ruff: Python. shellcheck: shell scripts. hadolint: the Dockerfile.
 # tidy: clang-tidy over the product's C++ and its headers, not over tests, test machinery and .cu files.
 set -euo pipefail
@@ -17,7 +17,8 @@ done
 lint_format() {
   git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -P "$(nproc)" -n 100 "$tools/clang-format" --dry-run --Werror &&
     ! LC_ALL=C.UTF-8 git grep -nE -e '.{101}' --and -e '^ *//' -- '*.h' '*.cpp' '*.cu' '*.cuh' &&
-    ! git grep -nE '// (Of|What|Who|Whose) ' -- src bench
+    ! git grep -nE '(//|#|""") ?(Of|What|Who|Whose) |[^ /#] +(//|#) ?(of|what|who|whose) ' -- \
+      '*.h' '*.cpp' '*.cu' '*.cuh' '*.py' '*.sh' '*.env' '*.cmake' '*CMakeLists.txt'
 }
 
 lint_ruff() { "$tools/ruff" check --quiet .; }

@@ -56,7 +56,7 @@ class Mutant:
     new: str
     tests: tuple[str, ...]  # each must catch it
     why: str = ""  # why it may survive
-    settings: tuple[tuple[str, ...], ...] = ()  # of its tests that are runs
+    settings: tuple[tuple[str, ...], ...] = ()  # for its tests that are runs
 
     def applied(self, text: str) -> str:
         if text.count(self.old) != 1:
@@ -324,7 +324,7 @@ def page_text(mutants: list[Mutant], suite: Suite | None, before: str) -> str:
         entry = suite.results.get(suite.key(m)) if suite else None
         nothing = [NOT_RUN, "-", "-"]
         row = [result_of(m, entry), m.fingerprint, entry["revision"]] if entry else known.get(m.id, nothing)
-        rows[m.id] = row if row[1] == m.fingerprint else nothing  # of another fault, or other tests, under this id
+        rows[m.id] = row if row[1] == m.fingerprint else nothing  # else another fault's, or of other tests, under this id
     count = {s: sum(r[0].startswith(s) for r in rows.values()) for s in (CAUGHT, SURVIVED, NOT_BUILT, NOT_RUN)}
     ran = len(mutants) - count[NOT_RUN]
     changed = sum(rows[m.id][0] != NOT_RUN and has_changed_since(rows[m.id][2], m.file) for m in mutants)

@@ -47,7 +47,7 @@ class Table(unittest.TestCase):
                     source = "".join(file.read_text(encoding="utf-8") for file in beside)
                     self.assertIn(f"def {rest.rpartition('.')[2]}(" if "." in rest else "", source)
                 elif word.endswith("_tests"):
-                    for pattern in rest.split(":"):  # of "Kernels/MergePackTest.*/cpu", "MergePackTest.*"
+                    for pattern in rest.split(":"):  # as in "Kernels/MergePackTest.*/cpu", "MergePackTest.*"
                         plain = re.sub(r"^\w+/|/\w+$", "", pattern)
                         self.assertTrue(fnmatch.filter(names, plain), pattern)
                 self.assertTrue(test.command)

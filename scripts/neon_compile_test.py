@@ -22,7 +22,7 @@ for entry in json.loads((pathlib.Path(sys.argv[1]) / "compile_commands.json").re
     source = pathlib.Path(entry["file"])
     if source.parent.name == "cpu" and "kernels/cpu/highway_targets.h" in source.read_text():
         command = re.sub(r"\S*ccache |-fopenmp |-M[DTF] \S* ", "", entry["command"])
-        if source.stem != "attend_simd":  # whose code is looked at
+        if source.stem != "attend_simd":  # its code is looked at
             command = command.replace(" -O3 ", " -O0 ")
         # The host's folder of headers comes last, for Highway alone.
         commands[source] = re.sub(r"^\S+", TOOLS + "g++ -idirafter /usr/include", re.sub(r" -o \S+", "", command))

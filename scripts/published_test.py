@@ -88,7 +88,7 @@ def left_out_rows() -> list[str]:
 
 
 def summary() -> str:
-    """What README.md says of attention."""
+    """README.md's sentence on attention."""
     errors = [abs(c["error"]) for c in published()["cases"] if "tokens" in c["size"] and not c["blind"]]
     attention = next(g for g in published()["groups"] if g["name"] == "attention")
     return f"{len(errors)} published times of exact attention on GPUs {percent(attention['median_rel_error'])}, {percent(max(errors))} at most"

@@ -22,7 +22,7 @@ def command_of(name):
 
 
 def assembled(name, arch):
-    """What ptxas says of the PTX that the build has left in a file's object."""
+    """ptxas's report on the PTX that the build has left in a file's object."""
     folder, command = command_of(name)
     [ptx] = re.findall(rb"\.version [^\0]*", (pathlib.Path(folder) / re.search(r" -o (\S+)", command)[1]).read_bytes())
     with tempfile.TemporaryDirectory() as out:

@@ -19,7 +19,7 @@ from report.strata import HEADS, domain_text, percentile, program_of, samples_te
 # All other parameters make two points the same one.
 DIFFER = {"mode", "transport", "kernel", "threads", "cluster"}
 SHOWN = ("algorithm", "seq_len", "ranks", "heads", "head_dim", "dtype", "causal")
-GOALS = (0.05, 0.15)  # of the median error and the 95th percentile
+GOALS = (0.05, 0.15)  # for the median error and the 95th percentile
 
 
 def points_of(folder):
@@ -39,7 +39,7 @@ def compare(where, measured, simulated):
     for point in measured:
         prediction = predictions.get(key_of(point))
         shown = {"where": where, **{k: point["params"][k] for k in SHOWN}, "pass": point["params"].get("pass", "forward")}
-        if "recompute" in point["params"]:  # of models, where it is not the usual one
+        if "recompute" in point["params"]:  # models', where it is not the usual one
             shown["recompute"] = point["params"]["recompute"]
         if point["status"] != "ok":
             left_out.append({**shown, "reason": f"{point['status']}: {point['reason']}"})

@@ -10,13 +10,13 @@
 namespace longnet::gpu {
 namespace {
 
-constexpr int64_t kWidth = 768, kFfn = 3072, kHeadDim = 64;  // of the paper's base model
+constexpr int64_t kWidth = 768, kFfn = 3072, kHeadDim = 64;  // the paper's base model
 constexpr DType kWide = DType::kFloat32, kNarrow = DType::kBFloat16;
 
 struct Measured {
   const char* name;
   ModelTask task;
-  double bytes = 0, flops = 0;  // of one launch: what is read and written once; else its FLOP
+  double bytes = 0, flops = 0;  // one launch's: data read and written once; else FLOP
 };
 
 // Returns the op of the simulator's cost model whose price is this task's speed.

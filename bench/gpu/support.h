@@ -97,7 +97,7 @@ class PackedTensors {
   float* lse() const { return reinterpret_cast<float*>(lse_.data()); }
   // dQ, dK and dV of a backward pass behind each other, [tokens][heads][head_dim] each.
   const DeviceBuffer& gradients() const { return gradients_; }
-  int64_t elements() const { return tokens_ * heads_ * head_dim_; }  // of Q
+  int64_t elements() const { return tokens_ * heads_ * head_dim_; }  // numbers of Q
 
  private:
   PackedAttention packed() const;

@@ -40,7 +40,7 @@ void print(const ClusterSpec& c, const Calibration& m) {
 
 void write_cluster(const std::filesystem::path& file, const ClusterSpec& cluster) {
   const std::string text = cluster_to_json(cluster);
-  parse_cluster(text, file.string());  // what is written can be read
+  parse_cluster(text, file.string());  // throws if the written file could not be read
   write_file(file, text, ": choose another place by -o");
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 // Programs of ranks that all differ are made one by one: larger sets take too long for an answer.
 constexpr int64_t kMaxProgramBytes = int64_t{512} << 20;
-constexpr double kMostCpuSeconds = 10;  // of one run of a candidate: one a latency
+constexpr double kMostCpuSeconds = 10;  // one run's; a candidate has one a latency
 
 // A question to one cluster, as it is or changed, and its answer.
 struct Answer {

@@ -35,7 +35,7 @@ class Said:
 
 
 def deciding_first(ctx: Context, points: list[Point], say: Callable[[Context], list[Said]]) -> list[Said]:
-    """What those points say whose times may decide a claim; of others only where no such point speaks, with the reason."""
+    """Applies `say` to points whose times may decide a claim; to others only where no such point speaks, with the reason."""
 
     def said_of(some: list[Point]) -> list[Said]:
         return say(Context(some, ctx.runs, ctx.index))
@@ -93,7 +93,7 @@ def pattern_text(point: Point) -> str:
 
 
 def shorter_segment_text(exact: Point, dilated: Point) -> str:
-    """What the ratio could be at most with the paper's first segment, by pairs of query and key."""
+    """The largest ratio possible with the paper's first segment, by pairs of query and key."""
     if has_paper_segments(dilated) or not widths_and_rates(dilated):
         return ""
     most = max(1.0, (exact.seq_len or 0) / PAPER_SEGMENT)
@@ -142,7 +142,7 @@ def longest_run(ctx: Context) -> list[Said]:
 
 
 def of_attention(ctx: Context) -> list[Said]:
-    """What both computed, and the longest run alone only where that is far longer."""
+    """The longest length that both computed, and the longest run alone only where that is far longer."""
     pair, alone = comparison(ctx), longest_run(ctx)
     return pair + [one for one in alone if not pair or one.length >= 16 * pair[0].length]
 

@@ -49,7 +49,7 @@ SKIP = 77
 LOAD_S = 3.0  # until the answer and the tables are there
 SIZE_MB = 3.0  # the largest report, of 3,000 points
 PRINTED_PAGES = 12
-PAPER_PX = 703  # what a portrait page of A4 is wide, without its margins
+PAPER_PX = 703  # width of a portrait page of A4 without its margins
 LOOKS = [(1400, False), (420, False), (1400, True)]  # no width changes a colour, no colour a place
 # Text of a page or of its figures whose contrast with what is behind it is below 4.5: 1.
 FAINT = """(() => {
@@ -63,7 +63,7 @@ FAINT = """(() => {
     return known.get(e);
   };
   const cells = new Map(); // picture: paths of its cells and where they are
-  const cell = (e) => { // of a map, below its text
+  const cell = (e) => { // a map's cell, below its text
     const b = e.getBoundingClientRect(), x = b.x + b.width / 2, y = b.y + b.height / 2, svg = e.closest('svg');
     if (!cells.has(svg)) cells.set(svg, [...(svg?.querySelectorAll('.cell_marks path') ?? [])].map((p) => [p, p.getBoundingClientRect()]));
     const hit = cells.get(svg).find(([, r]) => r.left <= x && x <= r.right && r.top <= y && y <= r.bottom);

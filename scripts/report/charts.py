@@ -48,7 +48,7 @@ ROW_MODULES = (rows_time, rows_scaling, rows_cost, rows_pattern, rows_opponents,
 MAX_FIGURES = 12  # before "more"
 MAX_LINES = 12  # most lines of one picture that can be split
 MAX_PANELS = 4
-MAX_PANELS_OF_TWO = 6  # of two axes
+MAX_PANELS_OF_TWO = 6  # panels of two axes
 APART = ("pass", "batch_tokens")  # axes whose values never share a panel
 PANEL_WIDTH, PANEL_HEIGHT = 330, 230  # pictures' size; a page is as wide as its window
 # Value that a row and its point share in one panel, and the name of that panel.
@@ -60,7 +60,7 @@ SPLITS: dict[str, tuple[Callable[[Point], Any], Callable[[int], str]]] = {
     "pass": (lambda p: p.pass_order, lambda value: (*PASSES, "unknown pass")[value].replace("_", " and ")),
     "run": (lambda p: p.run, str),  # run_names() of the index
 }
-PASS = "{pass}"  # of a specification's title of an axis: the pass that is drawn, or "pass" of several
+PASS = "{pass}"  # in a specification's title of an axis: the pass that is drawn, or "pass" of several
 MARK_TEXT = {
     "measured": "filled marks: measured",
     "simulated": "hollow marks: simulated",
@@ -73,7 +73,7 @@ MARK_TEXT = {
 class Figure:
     name: str  # name of the spec and the files
     title: str
-    finding: str = ""  # what the picture shows, in its own numbers
+    finding: str = ""  # says in numbers what the picture shows
     source_text: str = ""  # points, samples and intervals of each source
     caption: str = ""  # how to read it
     absent: str = ""  # why there is no picture

@@ -66,7 +66,7 @@ def checked(point: Point) -> bool:
 
 
 def why_no_system(point: Point) -> str:
-    """What the sentence of the paper has and the point lacks; empty where it lacks nothing."""
+    """Says what the sentence of the paper has and the point lacks; empty where it lacks nothing."""
     if point.source != "measured":
         return f"{point.source} points compute no output"
     if point.in_turn:

@@ -56,7 +56,7 @@ def bytes_per_sequence(point: Point) -> float | None:
 
 
 def by_formula(line: list[Point]) -> str:
-    """Of a line whose bytes nobody counted: a simulated one's are the predicted ones."""
+    """Says so where nobody counted a line's bytes: a simulated one's are the predicted ones."""
     if line[0].source == "measured" and not all(p.value("comm.counted_bytes_per_rank") for p in line if p.group_ranks > 1):
         return f"{BY_FORMULA} (what MPI's own collectives move is not counted)"
     return BY_FORMULA if line[0].source == "simulated" else ""
@@ -116,7 +116,7 @@ def bytes_evidence(source: str, found: list[tuple[bool, Verdict]], what: str, un
 
 
 def bytes_of_backward(ctx: Context) -> Callable[[Point], float | None]:
-    """What a rank sends in a backward, per sequence; of a point of both passes, what is left without the forward of the same
+    """Bytes that a rank sends in a backward, per sequence; of a point of both passes, those left without the forward of the same
     problem; None where that is not known."""
     forward = {problem_of(ctx, p): bytes_per_sequence(p) for p in ctx.points if p.compute_pass == FORWARD}
 

@@ -127,7 +127,7 @@ class Communication(unittest.TestCase):
         def grown(record: dict, count: int) -> dict:
             return record | {"comm": record["comm"] | dict.fromkeys(("counted_bytes_per_rank", "predicted_bytes_per_rank"), count)}
 
-        # Of rows kept the same forward is subtracted, which has no such option: it gathers once, and the backward scatters 2.
+        # Rows kept: the same forward is subtracted, which has no such option. It gathers once, and the backward scatters 2.
         kept = [grown(record | {"id": f"kept{i}", "params": record["params"] | {"keep_gathered": True}}, 3 * sent) for i, record in enumerate(both)]
         for records in (forward + kept, forward + both + kept):
             found = claim(records, BACKWARD_CLAIM)

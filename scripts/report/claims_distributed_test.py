@@ -99,7 +99,7 @@ class Distributed(unittest.TestCase):
         self.assertIn("ring, later than the paper, ran on 2 ranks and agreed with the reference, in 50 % of the memory per rank", found.deciding.whole)
         self.assertIn("Asked of today’s algorithms, all later than the sentence", found.test)
         for words in ("in July 2023, there were Ring Self-Attention (arXiv 2105.13120, May 2021)", "(2205.05198, May 2022)", "Ring Attention (2310.01889, October 2023)"):
-            self.assertIn(words, found.more)  # what there was, and what came later
+            self.assertIn(words, found.more)  # earlier ones, and later ones
         self.assertRegex(found.deciding.details[0], r"8K tokens on 2 ranks, 50 % of the memory per rank")
         self.assertEqual(claim([one], title).status, NOT_TESTED)
         for share, words in ((0.88, "in 88 % of the memory per rank"), (1.2, "in 120 % of the memory per rank")):  # no threshold of ours

@@ -232,7 +232,7 @@ class Design(unittest.TestCase):
             self.assertTrue(drawn.source_text.startswith("Source: "), drawn.name)
             for source in drawn.sources:
                 self.assertIn(source, drawn.source_text)
-        records[60]["work"]["share_of_peak"] = 1.53  # of older results: not known, not drawn
+        records[60]["work"]["share_of_peak"] = 1.53  # as in older results: not known, not drawn
         finding = figure(records, "share_of_peak").finding
         self.assertNotIn("153 %", finding)
         self.assertIn("0.1 % of the peak (simulated)", finding)

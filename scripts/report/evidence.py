@@ -56,7 +56,7 @@ class Claim:
     rules: tuple[str, ...] = ()  # names of RULES (paper_lines.py), which several claims share
     more: str = ""  # thresholds and exceptions of the test
     command: str = ""  # a run that decides it
-    passes: tuple[str, ...] = (FORWARD,)  # whose points it takes
+    passes: tuple[str, ...] = (FORWARD,)  # it takes points of these
     evidence: list[Evidence] = field(default_factory=list)
 
     @property
@@ -87,7 +87,7 @@ class Verdict:
     badness: float  # orders the lines: the worst is shown
     text: str
     points: tuple[Point, ...] = ()
-    more: str = ""  # of the line, in the list of all lines alone
+    more: str = ""  # follows the line's text, in the list of all lines alone
 
     @property
     def whole(self) -> str:

@@ -148,7 +148,7 @@ class Figures(unittest.TestCase):
         passes = [of_pass(other, "forward_backward") for other in others]
         for other in passes:
             other["timing"] |= {"median_s": 9.0}
-        self.assertEqual(said(*others, ahead, *passes, both), f"{takes}, for 3.5× its multiply-adds.")  # of the longest, dilated first
+        self.assertEqual(said(*others, ahead, *passes, both), f"{takes}, for 3.5× its multiply-adds.")  # the longest, dilated first
         self.assertRegex(said(*others[:3], *passes[:3]), r"^At 8K tokens on 4 ranks \(measured\) a forward and backward pass of ring attention takes 9×")
         modelled = [r | {"source": "simulated"} for r in (ahead, both)]
         self.assertEqual([p.points[0].source for p in both_passes(context([ahead, both, *modelled]))], ["measured", "simulated"])

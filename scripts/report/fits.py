@@ -18,13 +18,13 @@ Interval = tuple[float, float] | None
 @dataclass(frozen=True)
 class PowerLaw:
     exponent: float
-    exponent_interval: Interval  # what the intervals of all y leave open; None where one y has none
+    exponent_interval: Interval  # left open by the intervals of all y; None where one y has none
     r_squared: float
     count: int
     x_min: float
     x_max: float
     y_rise: float  # largest y over the smallest one at the same or a smaller x: 1 where y only falls
-    rise_interval: Interval  # of the largest rise, by the intervals of all y
+    rise_interval: Interval  # the largest rise's, by the intervals of all y
 
     @property
     def x_span(self) -> float:
@@ -38,7 +38,7 @@ class PowerLaw:
 
 
 def fit_power_law(data: Iterable[Sequence[float | None]]) -> PowerLaw | None:
-    """Of (x, y), or (x, y, low, high) with the interval of y; None unless two different x > 0 with y > 0 remain."""
+    """Fits (x, y), or (x, y, low, high) with the interval of y; None unless two different x > 0 with y > 0 remain."""
     known = sorted(d for d in data if d[0] is not None and d[1] is not None and d[0] > 0 and d[1] > 0)
     if len({x for x, *_ in known}) < 2:
         return None

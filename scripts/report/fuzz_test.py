@@ -31,7 +31,7 @@ from report.synthetic_fixture import comparison, published
 from report.training_fixture import sealed, write_training
 
 REFERENCE = ROOT / "results" / "reference"
-MUTANTS = int(os.environ.get("LONGNET_FUZZ", "40"))  # of each kind of files
+MUTANTS = int(os.environ.get("LONGNET_FUZZ", "40"))  # for each kind of files
 HUGE = "a number as 1e999"  # its text stands in the file without quotes
 ODD = (None, True, -1, 0, 1, 0.5, 1e-320, 1e300, 1 << 70, HUGE, "", "text", "\ud800", "é\u2028</script>", [], {}, [None], [[]], {"a": {}})
 ERROR = re.compile(r"make_report\.py: (?P<file>\S+?)(:\d+)?: (?P<what>[^\n]+)\n  hint: [^\n]+\n")

@@ -36,7 +36,7 @@ from report.training import STEPS_FILE, Training, load_training  # noqa: E402
 from report.validation import load_validation  # noqa: E402
 
 EXIT_USAGE, EXIT_DRAWING = 2, 3
-FILES = ("result.json", "run.json", "points.jsonl", "timelines.jsonl", STEPS_FILE)  # of a result
+FILES = ("result.json", "run.json", "points.jsonl", "timelines.jsonl", STEPS_FILE)  # a result's
 PACKAGES = {"vl_convert": "vl-convert-python"}  # by module, where the names differ
 
 

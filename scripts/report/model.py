@@ -15,8 +15,8 @@ from typing import Any
 from .shape import ResultError, check, seal_holds
 from .units import number, plural
 
-SURE_LEVEL = 0.9  # of the interval of a median, at least, where a ratio or an exponent takes it: five samples have 94 %
-LARGEST = 1e30  # of numbers that mean anything
+SURE_LEVEL = 0.9  # the least level of a median's interval, where a ratio or an exponent takes it: five samples have 94 %
+LARGEST = 1e30  # among numbers that mean anything
 LAYER, MODEL = "layer", "model"  # params.scope of one layer around attention, and of a training step
 SOURCES = ("measured", "replayed", "extrapolated", "simulated")  # strongest evidence first
 STEP = "step"  # the pass of a training step
@@ -276,7 +276,7 @@ class Run:
 
     @property
     def facts(self) -> list[tuple[str, object]]:
-        """What the run's card says beside what every run has."""
+        """Facts on the run's card beside those that every run has."""
         return []
 
     @property

@@ -87,7 +87,7 @@ class Models(unittest.TestCase):
         records = [made(1, 1, 1, 0.5), made(4, 2, 1, 0.5 + 3e-7), made(4, 1, 2, 0.5)]
         self.assertEqual(claim(records).status, "supported")
         self.assertIn("1 with replicas (data parallelism), 1 with split heads", claim(records).deciding.whole)
-        for fewer in (records[:2], records[1:], [*records[:2], made(2, 1, 2, 0.5)]):  # of one rank a sequence: nothing beside it
+        for fewer in (records[:2], records[1:], [*records[:2], made(2, 1, 2, 0.5)]):  # one rank a sequence: nothing beside it
             self.assertEqual(claim(fewer).status, "untested")
         self.assertEqual(claim([*records, made(2, 1, 1, 0.5 + 2e-6)]).status, "contradicted")
         failed = made(2, 1, 1, 0.5) | {"status": "check_failed", "reason": "counted bytes differ"}

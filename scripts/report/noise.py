@@ -124,7 +124,7 @@ def quiet_only(test: Callable[[Context, str], Evidence]) -> Callable[[Context, s
         all_seen = test(ctx, source)
         if source == MODELLED or len(kept) == len(ctx.points):
             return all_seen
-        own = {key_of(p) for p in all_seen.points}  # of the lines that the claim is about
+        own = {key_of(p) for p in all_seen.points}  # points of the lines that the claim is about
         noisy &= own
         gone = [p for p in ctx.points if key_of(p) in (hit & own) - noisy]
         reasons = "; ".join([*dict.fromkeys(noise[key[0]] for key in sorted(noisy))] + ([f"{plural(len(gone), 'point')} disturbed"] if gone else []))

@@ -27,7 +27,7 @@ from .markup import script_safe
 from .specs import PLOTS, load_json, load_specs
 
 VEGA_LITE = "6.4"
-KEPT_LIBRARY = Path(sys.prefix) / f"charts-{VEGA_LITE}.js"  # of the environment: scripts/python_env.sh has it made
+KEPT_LIBRARY = Path(sys.prefix) / f"charts-{VEGA_LITE}.js"  # the environment's: scripts/python_env.sh has it made
 NARROW, WIDE = " .,:;'|!()[]/·ijltfr", "mwMW%@"
 WIDER, BOLD = 1.35, 1.1
 MARGIN_PX = 4
@@ -103,7 +103,7 @@ def themed(spec: dict[str, Any], theme: str = "light", folder: Path = PLOTS) -> 
 
 
 def width_of(text: str) -> float:
-    """Of a text in Arial or Liberation Sans, about, in its font sizes."""
+    """Approximate width of a text in Arial or Liberation Sans, in its font sizes."""
     return sum(0.28 if c in NARROW else 0.86 if c in WIDE else 0.7 if c.isupper() or not c.isascii() else 0.56 for c in text)
 
 

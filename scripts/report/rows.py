@@ -32,11 +32,11 @@ class Drawing:
     title: str = ""  # appended to the figure's title
     note: str = ""  # appended to the caption
     finding: str = ""  # the finding in words, where the ends of its lines do not say it
-    remark: str = ""  # what a reader of the finding must know, beside its sources
+    remark: str = ""  # a reader of the finding must know it, beside its sources
     decides: bool | None = None  # whether some of the times that it joins may decide a claim
     params: dict[str, Any] = field(default_factory=dict)  # values of the spec's parameters
     panels: list[str] = field(default_factory=list)  # names of the panels that its rows are in
-    counted: str = ""  # what its numbers are taken from, where that is not its points: "1,000 steps"
+    counted: str = ""  # source of its numbers, where that is not its points: "1,000 steps"
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Context:
     index: SeriesIndex
     validation: dict[str, Any] | None = None  # the file that `lnbench validate --json` wrote
     every: list[Point] = field(default_factory=list)  # also of models; `points`: attention, whatever its pass
-    notes: list[str] = field(default_factory=list)  # what the page says at its top, besides the runs' own notes
+    notes: list[str] = field(default_factory=list)  # lines at the page's top, besides the runs' own notes
 
     def __post_init__(self) -> None:
         if not self.every:
@@ -59,7 +59,7 @@ class Context:
 
     @cached_property
     def passes(self) -> set[str]:
-        """Of attention."""
+        """Passes of attention."""
         return {p.compute_pass for p in self.points}
 
     @property
@@ -209,7 +209,7 @@ def params_without(ctx: Context, point: Point, *left_out: str) -> tuple[tuple[st
 
 
 def problem_of(ctx: Context, point: Point) -> tuple[Any, ...]:
-    """What the passes of one problem have in common: not keep_gathered, which no forward has."""
+    """Values that the passes of one problem have in common: not keep_gathered, which no forward has."""
     named = params_without(ctx, point, "keep_gathered")
     return (named, point.pattern, point.run, point.source, point.seq_len, point.ranks, point.replicas, point.batch)
 
@@ -317,7 +317,7 @@ def per_source(points: list[Point], text: Callable[[list[Point]], str]) -> str:
 
 
 def point_name(ctx: Context, point: Point) -> str:
-    """What tells points of one series apart; a forward is named beside other passes."""
+    """Tells points of one series apart; a forward is named beside other passes."""
     batch = f" · batch {batch_text(point)}" if point.batch > 1 else ""
     passed = f" · {FORWARD}" if point.compute_pass == FORWARD and len(ctx.passes) > 1 else point.other_pass
     mark = "" if point.source == "measured" else f" · {point.source}"

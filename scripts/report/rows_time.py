@@ -112,7 +112,7 @@ def problem_shape(point: Point) -> tuple[Any, ...]:
 
 
 def problem_key(point: Point) -> tuple[Any, ...]:
-    """What must agree before the times of two algorithms are compared."""
+    """Values that must agree before the times of two algorithms are compared."""
     return (*problem_shape(point), point.seq_len, point.ranks, point.replicas)
 
 
@@ -160,7 +160,7 @@ def speedup(ctx: Context) -> list[Drawing]:
 
 
 def speedup_finding(ctx: Context, pairs: list[tuple[Point, Point]]) -> str:
-    """What the fastest exact algorithm costs at the shortest and at the longest sequence, of each run and source, on the most
+    """Says what the fastest exact algorithm costs at the shortest and at the longest sequence, of each run and source, on the most
     ranks that both have."""
     decided = [pair for pair in pairs if not any(why_undecided(ctx, p) for p in pair)] or pairs
     said = []

@@ -10,7 +10,7 @@ from .rows import Context, Drawing, Row, single
 from .training import Training, Window
 from .units import bytes_label, duration_label, percent_label, plural, significant, spoken_duration
 
-MAX_MARKS = 500  # of a line: a mark is the mean of some steps where there are more
+MAX_MARKS = 500  # in a line: a mark is the mean of some steps where there are more
 MAX_BARS = 60
 SMALL_TAG = 0.02  # share of a rank's memory: tags below it share a bar
 # Keys of train.jsonl's seconds_by, in the order in which they are stacked.
@@ -126,7 +126,7 @@ def parts_of(window: Window) -> dict[str, float]:
 
 
 def training_parts(ctx: Context) -> list[Drawing]:
-    """Of each run a picture: bars of neighbouring steps, stacked."""
+    """A picture for each run: bars of neighbouring steps, stacked."""
     drawings = []
     for run in ctx.trainings:
         if not any(step.seconds_by for step in run.steps):
@@ -173,7 +173,7 @@ def large_tags(run: Training) -> dict[str, int]:
 
 
 def training_memory(ctx: Context) -> list[Drawing]:
-    """Of each run a picture."""
+    """A picture for each run."""
     drawings = []
     for run in ctx.trainings:
         rows: list[Row] = []

@@ -27,7 +27,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 CONFIG = schema("config")["properties"]
-PARAMS = schema("result")["$defs"]["point"]["properties"]["params"]  # of a point
+PARAMS = schema("result")["$defs"]["point"]["properties"]["params"]  # a point's
 
 
 def defaults_in(section: str) -> dict[str, Any]:

@@ -348,7 +348,7 @@ def with_depth(record: dict[str, Any], layers: int | None, bound: float | None) 
 
 
 def published() -> dict[str, Any]:
-    """What `lnbench validate --published` adds to a validation."""
+    """The part of a validation that `lnbench validate --published` adds."""
     rng = random.Random(1)
     cases = []
     for number, (family, origin) in enumerate((f, o) for f in ("ring", "ulysses", "all_gather") for o in ("Someone et al.", "an issue") for _ in range(6)):

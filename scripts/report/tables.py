@@ -40,7 +40,7 @@ class Column:
     key: str  # header of the CSV, with the unit
     title: str  # header on the page
     group: str  # "": always shown; else with the others of its group
-    exact: Callable[[Any], Cell]  # of a point, or of what else the table has rows of
+    exact: Callable[[Any], Cell]  # from a point, or what else the table has rows of
     shown: Callable[[Any], str] | None = None  # None: the exact value as text
     css: str = ""  # class of its cells
 

@@ -21,7 +21,7 @@ from .units import bytes_label, integer_label, number, plural, significant
 
 STEPS_FILE = "train.jsonl"
 NAMED = ("bits_per_byte", "gradient_norm", "learning_rate")
-SHAPE = {  # of a step's line
+SHAPE = {  # a step's line
     "type": "object",
     "required": ["step", "seconds"],
     "properties": {
@@ -37,7 +37,7 @@ SHAPE = {  # of a step's line
 class Step:
     number: int  # from 1
     seconds: float
-    end_s: float  # of all steps until its end
+    end_s: float  # seconds of all steps until its end
     values: dict[str, float]  # those of NAMED that are known
     held_out: float | None  # bits per byte after it, where they were taken
     seconds_by: dict[str, float]  # rank 0's, by kind of op
@@ -116,7 +116,7 @@ class Training(Run):
 
     @cached_property
     def tokens_per_s(self) -> float:
-        """Of the median step."""
+        """In the median step."""
         return self.tokens_per_step / statistics.median(s.seconds for s in self.steps)
 
     @property

@@ -13,7 +13,7 @@ from .rows_training import PARTS
 from .shape import SEAL
 from .synthetic_fixture import manifest, params_of, timeline
 
-SHARES = (0.55, 0.2, 0.12, 0.03, 0.02, 0.06)  # of a step, in the order of PARTS
+SHARES = (0.55, 0.2, 0.12, 0.03, 0.02, 0.06)  # shares of a step, in the order of PARTS
 
 
 def sealed(record: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a report of training runs says in words and tables: the answer, how two runs differ, the steps with a held-out loss."""
+"""The words and tables of a report of training runs: the answer, how two runs differ, the steps with a held-out loss."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class TrainingReport(unittest.TestCase):
         return {f.name: f for f in build_figures(make_report.make_context(list(folders)))}
 
     def failure(self, *folders: Path) -> str:
-        """What make_report says where it refuses."""
+        """make_report's message where it refuses."""
         error = io.StringIO()
         with contextlib.redirect_stderr(error):
             self.assertEqual(make_report.main([*map(str, folders), "-o", str(self.root / "r.html")]), 2)

@@ -17,9 +17,9 @@ from .shape import check
 from .strata import HEADS, domain_text, program_of, samples_text, signed, stratum_rows
 from .units import duration_label, plural
 
-SHAPES = ("circle", "square", "triangle", "diamond", "cross")  # of places; colour means algorithm, as everywhere
+SHAPES = ("circle", "square", "triangle", "diamond", "cross")  # shapes of places; colour means algorithm, as everywhere
 PRINTED = 15  # rows of a table on paper
-SIDE, LEFT, RIGHT, TOP, BOTTOM, LINE = 360, 70, 24, 12, 66, 20  # of the plot, beside, above and below it, of a line of the legend
+SIDE, LEFT, RIGHT, TOP, BOTTOM, LINE = 360, 70, 24, 12, 66, 20  # the plot's, beside, above and below it, a line's of the legend
 
 
 def load_validation(path: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ struct Launch {
 class RankProcesses {
  public:
   virtual ~RankProcesses() = default;
-  virtual Communicator& communicator() = 0;  // of all
+  virtual Communicator& communicator() = 0;  // all processes
   virtual std::string library_version() const = 0;
 };
 

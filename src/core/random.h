@@ -47,7 +47,7 @@ LONGNET_HOST_DEVICE inline PhiloxBlock philox4x32_10(PhiloxBlock counter, uint32
   return counter;
 }
 
-inline constexpr int kMeanOfWord = 510;               // of the sum of its bytes
+inline constexpr int kMeanOfWord = 510;               // mean sum of its bytes
 inline constexpr float kUnitOfWord = 0.00676587509f;  // 1 / sqrt(4 * (256^2 - 1) / 12)
 
 LONGNET_HOST_DEVICE inline float unit_normal_like(uint32_t word) {

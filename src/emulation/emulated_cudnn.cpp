@@ -49,7 +49,7 @@ void compute(const SdpaShape& s, const SdpaPointers& p) {
     std::vector<float> grad_k(size_t(s.keys * d)), grad_v(grad_k.size());
     for (int64_t row = 0; row < s.rows; ++row) {
       const uint16_t* const q = row_of(p.q, s.q, row);
-      std::vector<float> weights(size_t(s.keys)), sum(static_cast<size_t>(d));  // of O, or dQ
+      std::vector<float> weights(size_t(s.keys)), sum(static_cast<size_t>(d));  // sum: O or dQ
       for (int64_t key = 0; key < s.keys; ++key)
         weights[size_t(key)] =
             s.mask == ViewMask::kNone || key < row + (s.mask == ViewMask::kUpToOwn ? 1 : 0)

@@ -45,7 +45,7 @@ thread_local bool recording = false;  // this thread records a graph
 // `wait`; throws Error where nothing was enqueued for kPatience. Not for use in work.
 bool is_done(const std::function<void()>& work, std::chrono::milliseconds wait) {
   static thread_local size_t seen = 0;
-  static thread_local std::chrono::steady_clock::time_point since;  // of enqueued == seen
+  static thread_local std::chrono::steady_clock::time_point since;  // enqueued == seen from then on
   std::unique_lock lock(world());
   try {
     return work(), true;

@@ -30,7 +30,7 @@ struct BoundOp {
   std::vector<PackTask> lse_packs;              // copies of LSEs, which are single floats
   std::vector<SumTask> sums;                    // gradients that are added to others
   std::vector<std::span<float>> zeros, absent;  // O and LSE that a reset fills
-  std::vector<ModelTask> tasks;                 // of a model's op
+  std::vector<ModelTask> tasks;                 // a model's op
   // Communications.
   Rank peer = -1;
   RankGroup group;

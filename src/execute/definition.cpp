@@ -372,7 +372,7 @@ void add_defined_key_gradients(const AttentionProblem& p, const DilatedPattern& 
                                QueryRows queries, const std::vector<KeySample>& keys,
                                std::vector<KeyGradient>& sums) {
   std::vector<QuerySample> readers;
-  std::map<std::array<int64_t, 3>, size_t> places;  // of readers
+  std::map<std::array<int64_t, 3>, size_t> places;  // by reader
   const auto name = [](const QuerySample& q) { return std::array{q.batch, q.head, q.token}; };
   queries.statistics = [&](const QuerySample& q, const auto&) {
     if (places.try_emplace(name(q), readers.size()).second) readers.push_back(q);

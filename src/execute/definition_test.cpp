@@ -160,7 +160,7 @@ TEST(NearestKey, IsBeforeTheQueryElseAfterItElseItsOwn) {
   EXPECT_EQ(nearest(0, 2, 13), 10);
   EXPECT_EQ(nearest(0, 2, 10), 13);
   EXPECT_EQ(nearest(0, 2, 11), -1);
-  EXPECT_EQ(nearest(1, 0, 3), 14);  // of other segments the last two: 6 7 | 14 15 | 22 23
+  EXPECT_EQ(nearest(1, 0, 3), 14);  // the last two of other segments: 6 7 | 14 15 | 22 23
   EXPECT_EQ(nearest(1, 0, 20), 15);
   EXPECT_EQ(nearest(1, 1, 20), 13);  // the next head takes the two before
   p.causal = true;

@@ -31,7 +31,7 @@ struct RunPhases {
   // the cross entropy.
   double attend_s = 0, gemm_s = 0, row_wise_s = 0, cross_entropy_s = 0, update_s = 0;
   double all_s() const { return compute_s + merge_s + exposed_communication_s; }
-  void add(const Action& what, double seconds);  // of an op that computes
+  void add(const Action& what, double seconds);  // for an op that computes
 };
 
 // One big attend with as many (query, key) pairs as a rank's program, or a few more. Belongs to the

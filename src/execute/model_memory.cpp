@@ -155,7 +155,7 @@ void ModelMemory::set_step(int64_t number, double learning_rate) {
 
 StepResult ModelMemory::result() const {
   const AttentionProblem& p = sharded().problem;
-  const auto sums = read<double>(kSumsSlot);  // of each rank: squared norm, loss
+  const auto sums = read<double>(kSumsSlot);  // each rank's: squared norm, loss
   StepResult all;
   for (size_t i = 0; i + 1 < sums.size(); i += 2) {
     all.gradient_norm += sums[i];

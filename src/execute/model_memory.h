@@ -42,7 +42,7 @@ class ModelMemory {
   void set_tokens(std::span<const int32_t> tokens);
   // `number` counts from 1.
   void set_step(int64_t number, double learning_rate);
-  StepResult result() const;  // of the last run of this program, or of another one in its memory
+  StepResult result() const;  // after the last run of this program, or of another one in its memory
   // Inner product of `rows`, one for each own row, with the gradients of a layer's output that
   // fill_inputs generates. For a layer alone.
   double product_with_gradients(std::span<const float> rows) const;

@@ -35,7 +35,7 @@ std::vector<int32_t> tokens_of(const ModelCase& c) {
 
 struct Trained {
   std::vector<double> losses = {};
-  double norm = 0;  // of the gradients, by which the first step clips
+  double norm = 0;                                  // the gradients', by which the first step clips
   std::vector<float> gradients = {}, weights = {};  // after the first step, and after the last
 };
 

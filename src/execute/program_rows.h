@@ -15,7 +15,7 @@ namespace longnet {
 using MemoryRows = std::vector<std::span<const float>>;  // rows of a program's memory
 // Returns a copy of the rows on the host, one after the other.
 using ReadRows = std::function<std::vector<float>(const MemoryRows& rows)>;
-std::vector<float> copy_host_rows(const MemoryRows& rows);  // of rows in its memory
+std::vector<float> copy_host_rows(const MemoryRows& rows);  // rows in the host's memory
 
 RowFormat row_format(const AttentionProblem& problem);
 // True when the token is in the rank's shard and the program has its sequence.

@@ -294,7 +294,7 @@ SampleErrors compare_samples(const BoundProgram& bound, const ExpectedRows& expe
                              const ReadRows& read) {
   const AttentionProblem& p = bound.sharded().problem;
   const bool has_lse = bound.program().output_is_partial();
-  MemoryRows rows;  // of O, and after each its LSE
+  MemoryRows rows;  // rows of O, each followed by its LSE
   for (const QuerySample& q : expected.samples) {
     const int64_t batch = q.batch - bound.first_batch();
     rows.push_back(output_row(bound, batch, q.head, q.token));

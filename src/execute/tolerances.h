@@ -13,7 +13,7 @@ inline constexpr double kRoundedPowersTolerance = 4e-3, kRoundedPowersLseToleran
 // which sum over the rows of a sequence. Roundings of rows are independent: the tolerance of laws
 // is divided by the square root of their number.
 inline constexpr double kRoundedGradientTolerance = 5e-3, kRoundedLawTolerance = 1e-2;
-inline constexpr double kLawTolerance = 1e-6;  // of fp32
+inline constexpr double kLawTolerance = 1e-6;  // fp32
 
 // Returns the largest errors of O that pass. `given`: the relative L2 error, 0 for the default.
 // `rounded_output`: O was sent or is stored in bf16.

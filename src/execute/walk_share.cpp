@@ -108,7 +108,7 @@ double pairs_of(const std::vector<BackwardGrid>& grids, bool causal) {
 // The ops that attend in one pass, and which of them run.
 struct Attends {
   std::vector<size_t> ops{}, chosen{};
-  double share_of_each = 1;  // of the chosen ones
+  double share_of_each = 1;  // each chosen one's
 
   void choose(double share) {
     const double wanted = share * double(ops.size());

@@ -190,7 +190,7 @@ std::vector<Value> Config::values_of(const Axis& of, int64_t world_size, int64_t
 void check_combinations(
     const Config& c, int64_t world_size,
     const std::function<void(const std::string&, const std::string&, const std::string&)>& error) {
-  double with_one = 1;                // of one number of ranks...
+  double with_one = 1;                // points of one number of ranks...
   std::vector<const Axis*> divisors;  // ...apart from the axes that hang on it
   std::vector<Value> ranks;
   for (const Axis& axis : axes()) {

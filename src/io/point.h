@@ -38,7 +38,7 @@ constexpr auto texts_of(Mode) { return texts("real", "virtual", "simulated"); }
 struct PointParams {
   std::string algorithm;  // a name of the schedule registry
   Mode mode = Mode::kReal;
-  std::string transport = "threads";  // what moves bytes between ranks; "" where nothing does
+  std::string transport = "threads";  // moves bytes between ranks; "" where nothing does
   std::string kernel = "cpu";
   LayoutKind layout = LayoutKind::kContiguous;
   GatherScope gather_scope = GatherScope::kSegmentGroup;

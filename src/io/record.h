@@ -161,7 +161,7 @@ struct MemoryRecord {
 struct GradientRecord {
   double dq_rel_l2_error = kNotMeasured, dk_rel_l2_error = kNotMeasured;
   double dv_rel_l2_error = kNotMeasured;
-  int64_t keys = 0;                         // whose dK and dV are compared
+  int64_t keys = 0;                         // those with compared dK and dV
   int64_t strata = 0, strata_left_out = 0;  // (branch, K/V head), (rank, K/V head)
   double sum_dk = kNotMeasured, q_dq_k_dk = kNotMeasured, v_dv_o_do = kNotMeasured;
   double law_tolerance = kNotMeasured;
@@ -192,7 +192,7 @@ struct CheckRecord {
   double spread_rel_l2_error = kNotMeasured;
   int64_t queries = 0;
   double tolerance = kNotMeasured;
-  int64_t runs = 0;  // whose output was checked: of all samples and the warm-up
+  int64_t runs = 0;                         // with a checked output: samples and the warm-up
   int64_t strata = 0, strata_left_out = 0;  // (branch, head), (rank, head), (rank, branch)
   // The slowest rank's, never timed; proof_s is NaN where nobody proved the schedule.
   double poison_s = kNotMeasured, compare_s = kNotMeasured, proof_s = kNotMeasured;

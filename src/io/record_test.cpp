@@ -310,7 +310,7 @@ TEST(Validate, RefusesContradictions) {
               testing::FieldsAre(false, PointStatus::kCheckFailed, HasSubstr("messages")));
   EXPECT_EQ(std::get<0>(judged([](PointRecord& r) { r.comm.counted_bytes_per_rank.reset(); })),
             true);
-  EXPECT_EQ(std::get<0>(judged([](PointRecord& r) {  // what is modelled counts as well
+  EXPECT_EQ(std::get<0>(judged([](PointRecord& r) {  // modelled bytes count as well
               r.comm.counted_bytes_per_rank = 40;
               r.comm.modelled_bytes_per_rank = 60;
             })),

@@ -30,9 +30,9 @@ namespace longnet {
 struct TrainingInfo {
   PointParams point{};
   int64_t parameters = 0;
-  int64_t trained_bytes = 0, held_out_bytes = 0;  // of the text
+  int64_t trained_bytes = 0, held_out_bytes = 0;  // the text's
   std::string text_sha256{};
-  std::map<std::string, int64_t> memory_by_tag{};  // of the rank with the most
+  std::map<std::string, int64_t> memory_by_tag{};  // on the rank with the most
   static void fields(auto& t, auto&& visit) {
     visit("point", t.point);
     visit("parameters", t.parameters);
@@ -158,7 +158,7 @@ class ResultWriter {
 
 // Where a run puts its result.
 struct RunTarget {
-  Result head;           // what is known before the first point
+  Result head;           // known before the first point
   std::string resume{};  // the folder of an earlier run; "": a new one in head.path
   bool allow_changed_machine = false;
   ResultWriter open() const {

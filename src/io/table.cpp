@@ -68,7 +68,7 @@ std::string human(const JsonNode& value, Shown shown) {
 
 TableWriter::TableWriter(std::vector<ColumnHead> heads, TableStyle style)
     : heads_(std::move(heads)), style_(std::move(style)) {
-  int rest = 0;  // of the last column's widest cell: it can stand below its row
+  int rest = 0;  // excess of the last column's widest cell: it can stand below its row
   for (size_t i = 0; i < heads_.size(); ++i) {
     ColumnHead& head = heads_[i];
     if (head.title.empty()) head.title = head.name;
@@ -85,7 +85,7 @@ TableWriter::TableWriter(std::vector<ColumnHead> heads, TableStyle style)
   const auto width = [&](bool least) {  // without the rest and columns left out
     return std::transform_reduce(
         columns_.begin(), columns_.end(), least ? -rest : 0, std::plus<>(), [&](size_t i) {
-          const bool note = heads_[i].shown == Shown::kNote;  // of any length
+          const bool note = heads_[i].shown == Shown::kNote;  // has any length
           return note || (least && is_left_out(i)) ? 0 : heads_[i].width + 1;
         });
   };

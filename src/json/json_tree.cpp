@@ -107,7 +107,7 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   const Cursor& cursor_;
   std::shared_ptr<const std::string> file_;
-  size_t size_;  // of the text
+  size_t size_;  // bytes of text
   JsonNode root_;
   std::vector<JsonNode*> stack_;
 };

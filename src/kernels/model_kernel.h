@@ -69,7 +69,7 @@ struct LayerNormTask {
   Matrix x, y;
   const float *gain = nullptr, *bias = nullptr;  // [cols]
   double epsilon = 1e-5;
-  RowParts moments{};  // of all columns, where x has a part of them: RowMomentsTask of each part
+  RowParts moments{};  // all columns', where x has a part of them: RowMomentsTask of each part
 };
 // grad_x = or += ; grad_gain and grad_bias are added to. grad_x may be grad_y or x, where it is not
 // accumulated. x may be stored in another way than gradients.
@@ -135,11 +135,11 @@ struct EmbedBackwardTask {
 // Angles and factors are computed in double.
 struct RotateTask {
   Matrix x;              // cols = heads * head_dim
-  TokenRange positions;  // of the rows
+  TokenRange positions;  // the rows'
   int64_t head_dim = 64;
   double xpos_scale = 0;  // 0: no factor
   double xpos_centre = 0;
-  bool negative_power = false;  // of keys
+  bool negative_power = false;  // for keys
   bool inverse_angle = false;
 };
 

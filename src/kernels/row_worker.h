@@ -74,7 +74,7 @@ struct OutputRows {
   const float* lse = nullptr;            // null: the output has none
   int64_t o_stride = 0, lse_stride = 0;  // floats, as of PartialRun
   int64_t head = 0, first_token = 0, token_step = 1, rows = 0;
-  DType dtype = DType::kFloat32;  // of O; sums and digest are those of its values in fp32
+  DType dtype = DType::kFloat32;  // type of O; sums and digest are those of its values in fp32
 };
 
 struct RowFormat {

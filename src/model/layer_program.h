@@ -22,8 +22,8 @@ class LayerProgram {
   // From the gradient of the layer's output to that of its input, both in `gradient`.
   void backward(int64_t l);
 
-  const MatrixView& input() const { return input_; }    // of the first layer
-  const MatrixView& output() const { return output_; }  // of the last one
+  const MatrixView& input() const { return input_; }    // the first layer's
+  const MatrixView& output() const { return output_; }  // the last one's
   const MatrixView& gradient() const { return grad_x_; }
   // Rows as wide as the model, free between layers.
   const MatrixView& scratch() const { return scratch_.norm; }
@@ -50,7 +50,7 @@ class LayerProgram {
   void rotate(const MatrixView& x, bool keys, RowFunction function);
 
   const ModelShape& shape_;
-  RankProgram forward_, backward_;  // of attention
+  RankProgram forward_, backward_;  // attention's
   ModelBuilder& build_;
   MatrixView input_, output_, grad_x_;
   MatrixView grad_ffn_, grad_out_, grad_q_, grad_k_, grad_v_;

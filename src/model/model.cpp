@@ -109,7 +109,7 @@ void Parameters::initialise(std::span<float> values, uint64_t seed) const {
     for (int64_t row = 0; row < p.rows; ++row) {
       PhiloxBlock block{};
       for (int64_t col = 0; col < p.cols; ++col) {
-        const int64_t k = p.from + row * p.all_cols + col;  // of the whole matrix
+        const int64_t k = p.from + row * p.all_cols + col;  // index in the whole matrix
         if (col == 0 || k % 4 == 0)
           block = row_words({seed, Tensor::kQuery, k / 4, int64_t(i) & 0xFFFF}, 0);
         own[size_t(row * p.cols + col)] += float(p.deviation) * unit_normal_like(block.word[k % 4]);

@@ -26,15 +26,15 @@ struct StepOptions {
   int head_groups = 1;
   double decay = 0.1, clip_norm = 1;
   bool with_ops = true;                      // false: slots alone, without those that only ops need
-  int64_t logits_values = int64_t{1} << 26;  // of a part of the rows; 256 parts at most
+  int64_t logits_values = int64_t{1} << 26;  // logits per part of the rows; 256 parts at most
 };
 
 // Slots that those who run a program read and write, after those of layer 0's attention
 // (schedule/program.h).
 inline constexpr int kWeightSlot = kGradKvSlot + 1;          // floats, as Parameters has them
 inline constexpr int kWeightGradientSlot = kGradKvSlot + 2;  // the same
-inline constexpr int kInputRowsSlot = kGradKvSlot + 3;       // of the first layer, as Q is stored
-inline constexpr int kOutputRowsSlot = kGradKvSlot + 4;      // of the last layer
+inline constexpr int kInputRowsSlot = kGradKvSlot + 3;       // the first layer's, as Q is stored
+inline constexpr int kOutputRowsSlot = kGradKvSlot + 4;      // the last layer's
 // Before a backward pass gradients of the output, after it those of the input.
 inline constexpr int kGradRowsSlot = kGradKvSlot + 5;
 // Slots of whole models; a layer alone has none of them.

@@ -107,7 +107,7 @@ class ModeRuns {
 
   PointSession& session_;
   Communicator& comm_;
-  AblationMode phases_mode_;  // whose op times become the phases
+  AblationMode phases_mode_;  // its op times become the phases
   std::optional<SingleAttend> single_;
   std::vector<Mode> modes_;
   std::vector<std::vector<double>> seconds_;  // by mode and round

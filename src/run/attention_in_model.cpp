@@ -17,7 +17,7 @@ class SequenceOfRanks {
       : comm_(comm),
         count_(grid.replicas * grid.head_groups),
         own_(grid.replica(comm.rank()) * grid.head_groups + grid.head_group(comm.rank())) {}
-  int count() const { return count_; }  // of such sequences
+  int count() const { return count_; }  // number of such sequences
   void sum(std::vector<double>& values) const {
     among_own(values, 0, [&](std::span<double> all) { comm_.all_sum(all); });
   }

@@ -39,7 +39,7 @@ class PointSession {
   // std::bad_alloc or Error on a rank that cannot.
   virtual void bind(const Schedule& schedule) = 0;
   Executor& executor() { return *executor_; }
-  ModelMemory& model() { return *model_; }  // of a point with layers
+  ModelMemory& model() { return *model_; }  // for a point with layers
   // Collective. Opens the executor and makes the inputs of its program.
   void fill_inputs() { model_ ? model_->fill_inputs() : executor_->fill_inputs(); }
   // Restores the inputs that a run changes. A run of attention changes none.

@@ -15,7 +15,7 @@ namespace {
 
 // A model whose activations take a few MB each, as those of steps of some thousand tokens do.
 struct StepShape {
-  int64_t heads, ffn_width, rows;  // of 64 a head; rows of a rank
+  int64_t heads, ffn_width, rows;  // heads of 64; rows of a rank
   int head_groups = 1;
 };
 

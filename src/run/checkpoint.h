@@ -12,7 +12,7 @@ namespace longnet {
 
 struct Checkpoint {
   int64_t step = 0;                                           // that was the last
-  std::vector<float> weights, first_moments, second_moments;  // of equal length
+  std::vector<float> weights, first_moments, second_moments;  // equally long
 };
 
 // Replaces checkpoint.bin: a kill leaves the old one or the new one. Throws Error when the disk

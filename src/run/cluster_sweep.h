@@ -44,7 +44,7 @@ class UnchangedTimes {
 // Cost of measuring simulated points for real: seconds of all runs, and hours times ranks.
 struct ClusterCost {
   double seconds = 0, gpu_hours = 0;
-  int ranks = 0;  // of the largest point
+  int ranks = 0;  // the largest point's
   double gpu_hours_of_one_job() const { return seconds * ranks / 3600; }
   ClusterCost& operator+=(const ClusterCost& o) {
     seconds += o.seconds, gpu_hours += o.gpu_hours, ranks = std::max(ranks, o.ranks);

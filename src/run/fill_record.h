@@ -61,9 +61,9 @@ struct ModelOutcome {
   // With activations in bf16, instead of slope and random_error: the norm of the difference from
   // the gradients of the same point in fp32, as a share of their norm.
   double bf16_error = kNotMeasured;
-  double update_error = kNotMeasured;          // of a step: from AdamW, as a share of its rate
-  double loss_without_weights = kNotMeasured;  // of a forward pass alone: over ln(vocabulary)
-  CheckOutcome attention{};                    // of sampled rows in one layer
+  double update_error = kNotMeasured;          // a step's: from AdamW, as a share of its rate
+  double loss_without_weights = kNotMeasured;  // a forward pass's alone: over ln(vocabulary)
+  CheckOutcome attention{};                    // sampled rows in one layer
   double tolerance = 0;                        // 0: kSlopeTolerance, or kBf16Tolerance
 };
 // A gradient that is wrong by e across the true one's direction changes the slope by e^2: 2 % show.

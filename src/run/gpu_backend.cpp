@@ -167,7 +167,7 @@ class GpuSession final : public PointSession {
 
   void record_conditions(PointRecord& record) override {
     if (const double busy = busy_share(*load_, comm_); busy >= 0)
-      record.metrics["busy_share"] = busy;  // of the host, which launches kernels
+      record.metrics["busy_share"] = busy;  // the host's, which launches kernels
     // Includes the memory of the transport and of lazily loaded kernels.
     const double growth = comm_.max_of(double(free_before_ - device_free_bytes() - flush_.size()));
     clocks_.write(record, &comm_);

@@ -193,7 +193,7 @@ class ModelChecks final : public RunChecks {
     session->executor().run();
     const auto compare = [&](const std::vector<float>& is, const std::vector<float>& should,
                              bool shared) {
-      std::vector<double> squares(2);  // of the difference, of what should be
+      std::vector<double> squares(2);  // those of the difference, and of `should`
       for (size_t i = 0; i < is.size(); ++i) {
         squares[0] += std::pow(double(is[i]) - double(should[i]), 2);
         squares[1] += std::pow(double(should[i]), 2);
@@ -286,7 +286,7 @@ class ModelChecks final : public RunChecks {
     }
     constexpr size_t kAtOnce = 1 << 16;
     const auto groups = size_t(params_.head_groups), mine = size_t(comm_.rank()) % groups;
-    std::vector<double> some;  // of each head group
+    std::vector<double> some;  // by head group
     for (size_t at = 0; at < g.size(); at += kAtOnce) {
       const std::span<float> part = g.subspan(at, std::min(kAtOnce, g.size() - at));
       some.assign(groups * part.size(), 0.0);
@@ -303,9 +303,9 @@ class ModelChecks final : public RunChecks {
   const RunnerOptions& options_;
   const PointParams& params_;
   bool of_layer_;
-  std::vector<float> gradient_;         // of weights, summed over all ranks
-  std::vector<float> row_gradients_;    // of a layer's input
-  std::optional<size_t> first_digest_;  // of the gradients of the first run
+  std::vector<float> gradient_;         // the weights', summed over all ranks
+  std::vector<float> row_gradients_;    // gradients of a layer's input
+  std::optional<size_t> first_digest_;  // digest of the first run's gradients
   ModelOutcome outcome_;
 };
 

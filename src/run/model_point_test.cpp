@@ -141,7 +141,7 @@ TEST(ModelPoint, ActivationsInBf16TakeHalfTheMemoryAndHaveTheGradientsOfFp32) {
         EXPECT_EQ(r.memory.measured_peak_bytes, r.memory.predicted_peak_bytes);
         for (const char* half : {"query", "key_value", "grad_out"})
           EXPECT_EQ(2 * r.memory.by_tag.at(half), wide.memory.by_tag.at(half)) << half;
-        const int64_t sums = scope == Scope::kModel ? 2 * 16 : 0;  // of two ranks, doubles
+        const int64_t sums = scope == Scope::kModel ? 2 * 16 : 0;  // two ranks' doubles
         EXPECT_EQ(2 * (r.memory.by_tag.at("activations") - sums),
                   wide.memory.by_tag.at("activations") - sums);
         for (const char* same : {"weights", "weight_gradients", "output", "grad_query"})
@@ -153,7 +153,7 @@ TEST(ModelPoint, ActivationsInBf16TakeHalfTheMemoryAndHaveTheGradientsOfFp32) {
 
 TEST(ModelPoint, EveryPassHasTheSameLossAndGradient) {
   const auto first = measured_model(model_point("dilated", 1)).metrics;
-  EXPECT_NEAR(first.at("loss_nats"), std::log(61.0), 1.5);  // of random tokens
+  EXPECT_NEAR(first.at("loss_nats"), std::log(61.0), 1.5);  // random tokens
   for (const Pass pass : {Pass::kForward, Pass::kForwardBackward, Pass::kStep})
     for (const int ranks : {1, 2, 3}) {
       Point point = model_point("dilated", ranks, pass);

@@ -59,8 +59,8 @@ struct PointPlan {
   std::vector<std::string> collectives_used{};  // "all_gather: bruck"
   int64_t workspace_bytes = 0;                  // the kernels', per rank
   int64_t device_limit_bytes = 0;               // that a rank on a GPU may take; 0: what there is
-  int64_t check_bytes = 0;  // of a model's gradients in bf16: an fp32 run's, on the host
-  double check_s = 0;       // of a model on a GPU: that run's seconds on the cores
+  int64_t check_bytes = 0;  // for a model's gradients in bf16: an fp32 run's, on the host
+  double check_s = 0;       // for a model on a GPU: that run's seconds on the cores
   int64_t memory_bytes() const { return account.max_memory_bytes() + workspace_bytes; }  // per rank
   double estimated_s = 0;  // one run, from the machine's peak
   // Virtual ranks: sequences of the batch that are walked together, and the share of the pairs that

@@ -134,7 +134,7 @@ TEST(PlanPoint, AWalkOfABackwardPass) {
   EXPECT_EQ(plan.point.status, PointStatus::kOk) << plan.point.reason;
   EXPECT_GT(plan.account.memory_by_tag.at("shared_gradients"), 0);
   EXPECT_EQ(plan_point(point, {.replayed_ranks = 1}, 1, 1).point.status, PointStatus::kOk);
-  point.params.algorithm = "ring";  // of exact attention a share stands for all, and keeps no sums
+  point.params.algorithm = "ring";  // a share of exact attention stands for all, and keeps no sums
   const PointPlan part = plan_point(point, {.virtual_ranks = {.sample_share = 0.5}}, 1, 1);
   EXPECT_EQ(part.share, 0.5);
   EXPECT_EQ(part.account.memory_by_tag.count("shared_gradients"), 0u);

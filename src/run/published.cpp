@@ -62,7 +62,7 @@ SimulatePoint read_cluster(JsonReader& r, const fs::path& file) {
   } catch (const UsageError& e) {
     throw UsageError(file.string(), ": cluster and what_if: ", e.what());
   }
-  how.cluster.device.memory_bytes.value = 1e18;  // what was published had room in it
+  how.cluster.device.memory_bytes.value = 1e18;  // the published run had room in it
   return how;
 }
 

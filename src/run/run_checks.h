@@ -52,8 +52,8 @@ std::unique_ptr<RunChecks> make_model_checks(PointSession& session, const PointP
 // with the definition in double on the rows of Q, K and V there. A function that is wrong alike
 // forward and backward has right gradients of a wrong loss: it shows here. Collective.
 struct AttentionInModel {
-  CheckOutcome outcome;  // of the rows of all sequences
-  SampleChoice choice;   // of each sequence and its heads
+  CheckOutcome outcome;  // the rows of all sequences
+  SampleChoice choice;   // each sequence's, and its heads'
 };
 AttentionInModel check_attention_in_model(const Executor& executor, const CheckConfig& config,
                                           Communicator& comm);

@@ -79,7 +79,7 @@ class SweepRun {
   bool stopped_ = false;
   int taken_ = 0;                                                   // points that ran
   double took_s_ = 0;                                               // all of them
-  double again_until_s_ = std::numeric_limits<double>::infinity();  // of took_s_
+  double again_until_s_ = std::numeric_limits<double>::infinity();  // limit of took_s_
   int times_measured_ = 1;  // number of times, with this one
 };
 

@@ -69,7 +69,7 @@ std::string find_shipped(const std::string& kind, const std::string& given) {
     throw UsageError("there is no file ", given, "\n  hint: did you mean '", near, "'?");
   }
   std::vector<std::string> beginning;
-  fs::path path;  // of the last of them
+  fs::path path;  // the last one's
   for (const ShippedFile& file : files) {
     if (file.name == given) return file.path.string();
     if (!file.name.starts_with(given)) continue;

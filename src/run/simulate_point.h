@@ -25,7 +25,7 @@ struct SimulatedPoint {
   PointRecord record;
   SimulatedRun run{};       // the one that the median is of; with a timeline where that is small
   double simulation_s = 0;  // CPU time of all simulations of this point
-  int64_t messages = 0, shared_messages = 0;  // of all of these (SimulatedRun)
+  int64_t messages = 0, shared_messages = 0;  // in all of these (SimulatedRun)
   uint64_t program = 0;                       // fingerprint of what the ranks did
 };
 

@@ -131,7 +131,7 @@ std::vector<Point> distinct_patterns(const std::vector<Point>& points) {
   std::vector<Point> out;
   std::set<std::string> seen;
   for (const Point& point : points) {
-    PointParams told;  // what of the point decides its pattern
+    PointParams told;  // those that decide the point's pattern
     const AttentionProblem& problem = point.params.problem;
     told.problem = {
         .seq_len = problem.seq_len, .num_heads = problem.num_heads, .causal = problem.causal};

@@ -42,7 +42,7 @@ struct Sweep {
   Config config;
   std::vector<Point> points;
   int world_size = 1;     // the number that "world" stands for
-  std::string transport;  // what moves bytes; "" in the mode virtual
+  std::string transport;  // moves bytes; "" in the mode virtual
   std::vector<Rank> replay;
   double stop_at_s = std::numeric_limits<double>::infinity();  // on the clock of steady_seconds
   double busy_share = std::numeric_limits<double>::quiet_NaN();

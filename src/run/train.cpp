@@ -177,8 +177,8 @@ class RankTraining {
   MemoryLedger ledger_;
   ProgramExecutor executor_;
   Trainer trainer_;
-  RankAccount account_;                    // of a step: what its messages are held against
-  std::map<std::string, int64_t> memory_;  // what its buffers are held against
+  RankAccount account_;                    // a step's: its messages are held against it
+  std::map<std::string, int64_t> memory_;  // its buffers are held against it
   std::vector<int32_t> batch_;
 };
 

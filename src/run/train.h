@@ -19,7 +19,7 @@ namespace longnet {
 
 struct TrainStep {
   int64_t step = 0;          // from 1
-  double bits_per_byte = 0;  // of the batch, before its update
+  double bits_per_byte = 0;  // the batch's, before its update
   double held_out_bits = std::numeric_limits<double>::quiet_NaN();  // after it, where evaluated
   double gradient_norm = 0;                                         // before clipping
   double learning_rate = 0;
@@ -42,7 +42,7 @@ struct TrainPlan {
   TrainConfig train;
   Point point;
   int64_t parameters = 0;
-  std::map<std::string, int64_t> memory_by_tag{};  // of the rank with the most
+  std::map<std::string, int64_t> memory_by_tag{};  // on the rank with the most
   int64_t memory_bytes() const { return total_bytes(memory_by_tag); }
   int64_t tokens_per_step() const {
     return point.params.problem.batch * point.params.problem.seq_len;

@@ -187,7 +187,7 @@ class Walker {
 
   WalkData w_;
   int64_t queries_;
-  Rank last_rank_ = 0;  // of those that are walked
+  Rank last_rank_ = 0;  // the last one that is walked
   ResidentGrowth resident_;
   MemoryLedger ledger_;
   std::unique_ptr<UnitWalk> walk_;

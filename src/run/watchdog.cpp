@@ -105,7 +105,7 @@ bool Watchdog::others_made_progress() {
   for (int r = 0; fd_ >= 0 && hear(r, other); ++r)
     latest = std::max(latest, std::min(other.progress_ms, mine.unix_ms));
   const double later_s = double(latest - mine.progress_ms) / 1000;
-  if (later_s < 0.01) return false;  // what clocks differ by
+  if (later_s < 0.01) return false;  // clocks differ by as much
   begin_s_.compare_exchange_strong(begin_s, begin_s + later_s);
   return true;
 }

@@ -48,7 +48,7 @@ class Watchdog {
   bool hear(int rank, Beat& other) const;  // false: none stands there
   bool others_made_progress();
   std::string missing() const;  // "; rank 1 gave no sign of life for 31 s"
-  void leave();                 // what join() has opened
+  void leave();                 // closes what join() has opened
 
   int rank_, fd_ = -1;
   int64_t started_ms_;

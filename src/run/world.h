@@ -31,7 +31,7 @@ class World {
   int size() const { return is_one_process() ? thread_ranks_ : all().size(); }  // most of a point
   bool is_one_process() const { return processes_ == nullptr; }  // its ranks are threads
   std::string transport() const { return name_of(launched_); }
-  std::string library_version() const;  // of the transport; "" of threads
+  std::string library_version() const;  // the transport's; "" for threads
   int threads_per_rank() const;         // cores of this process over its ranks on this machine
 
   // Runs `rank_main` on the first `ranks` ranks; returns on every process when all have ended, with
@@ -76,7 +76,7 @@ class World {
 
  private:
   void run_ranks(int ranks, const std::function<void(Communicator&)>& rank_main);
-  Communicator& all() const { return processes_->communicator(); }  // of processes
+  Communicator& all() const { return processes_->communicator(); }  // all processes
   const HostTransport* launched_;
   std::unique_ptr<RankProcesses> processes_;  // null: ranks are threads
   int thread_ranks_, local_ranks_ = 1;

@@ -18,7 +18,7 @@ namespace longnet {
 struct RankCounts {
   int64_t bytes_sent = 0, messages_sent = 0;  // messages: non-empty ones
   int64_t bytes_received = 0, messages_received = 0;
-  int64_t memory_bytes = 0;  // of its buffers, without the kernel's workspace
+  int64_t memory_bytes = 0;  // its buffers, without the kernel's workspace
   bool operator==(const RankCounts&) const = default;
 };
 // "6144 B sent in 3 messages, 6144 B received in 3, 16384 B held"

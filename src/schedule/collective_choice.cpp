@@ -78,7 +78,7 @@ std::vector<std::string> collectives_used(const Schedule& schedule,
 std::string why_not_collective(const Schedule& schedule, std::string_view name,
                                const CollectiveChoice& choice) {
   if (name == to_string(AllGatherAlgorithm::kNative)) return {};
-  std::map<int, std::string> instead;  // what runs instead, by group size
+  std::map<int, std::string> instead;  // by group size
   for (const auto& [size, kind, algorithm] : used_by(schedule, choice)) {
     if (name == algorithm) return {};
     instead[size] = concat(kind, " runs by ", algorithm);

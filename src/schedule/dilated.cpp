@@ -38,7 +38,7 @@ namespace {
 // True when some rank gathers rows of this branch.
 bool gathers_somewhere(const ShardedProblem& sharded, const BranchRows& rows) {
   const int world = sharded.layout.world_size();
-  if (rows.is_summary()) return world > 1;  // of every segment to every rank
+  if (rows.is_summary()) return world > 1;  // every segment's, to every rank
   for (Rank p = 1; p < world; ++p) {
     const TokenInterval shard = sharded.layout.interval(p);
     if (!shard.empty() && shard.begin % rows.segment_length() != 0) return true;
@@ -111,7 +111,7 @@ class DilatedProgram {
   std::vector<Part> gathered_parts() {
     std::vector<Part> parts;
     for (int b = 0; b < int(sharded_.pattern.branches.size()); ++b) add_parts(b, parts);
-    int slot = kOutputSlot;  // of the forward program, where gathered rows come next
+    int slot = kOutputSlot;  // the forward program's, where gathered rows come next
     for (Part& part : parts)
       if (part.group) gather(part, ++slot);
     return parts;

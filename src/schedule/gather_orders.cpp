@@ -34,7 +34,7 @@ RankGroup ordered(const AllGather& op, Rank rank, const CollectiveChoice& choice
 void order_gathered_pieces(RankProgram& program, Rank rank, const CollectiveChoice& choice) {
   if (choice.all_gather == AllGatherAlgorithm::kNative) return;
   using Order = std::pair<Slice, RankGroup>;
-  std::vector<std::vector<Order>> orders(program.slots.size());  // of rows, by slot
+  std::vector<std::vector<Order>> orders(program.slots.size());  // by slot
   // Layers gather the same rows into the same slot.
   const auto add_order = [&](const SlotView& view, const RankGroup& order) {
     std::vector<Order>& here = orders.at(size_t(view.slot));

@@ -73,7 +73,7 @@ inline bool holds_stored(TensorKind kind) {  // rows in the storage type
   return kind == TensorKind::kQuery || kind == TensorKind::kKeyValue ||
          kind == TensorKind::kGradOut || kind == TensorKind::kStored;
 }
-inline bool holds_sum(TensorKind kind) {  // what a merge adds up
+inline bool holds_sum(TensorKind kind) {  // rows that a merge adds up
   return kind == TensorKind::kGradQuery || kind == TensorKind::kGradKeyValue ||
          kind == TensorKind::kValues;
 }

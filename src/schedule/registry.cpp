@@ -210,7 +210,7 @@ std::string why_not_rounded(const AlgorithmInfo& algorithm, const ShardedProblem
   if (has_backward(pass)) return "a backward pass reads O in fp32: leave out model.output_dtype";
   const RankProgram program =
       make_schedule(algorithm, sharded, pass).program(sharded.layout.world_size() / 2);
-  std::map<Slice, int> merges;  // of the same rows
+  std::map<Slice, int> merges;  // number by rows
   bool moves = false;
   for (const Op& op : program.ops) {
     if (const auto* merge = std::get_if<Merge>(&op.what)) ++merges[merge->from.rows];

@@ -213,7 +213,7 @@ TEST(Registry, EffectiveOptionsChangeNoProgram) {
                        .keep_gathered = value == 1};
           if (!algorithm.why_no_program(s).empty()) continue;
           ShardedProblem resolved = s;
-          resolved.options = {};  // of an algorithm that reads none
+          resolved.options = {};  // for an algorithm that reads none
           if (algorithm.effective_options) resolved.options = algorithm.effective_options(s);
           for (const Pass pass : {Pass::kForward, Pass::kBackward})
             for (Rank r = 0; r < ranks; ++r, ++compared)

@@ -105,7 +105,7 @@ class SymbolicRank {
   Pass pass_;
   std::vector<SlotTag> tags_;
   Scope scope_;
-  int64_t weights_end_ = 0;  // of the values of weights that ops have read
+  int64_t weights_end_ = 0;  // end of the values of weights that ops have read
 };
 
 }  // namespace longnet

@@ -46,11 +46,11 @@ struct LinkSpec {
   Quantity overhead_s{};             // time of the rank itself per message posted
   Quantity call_s{};                 // one call of send and receive, besides the latency
   Quantity channel_bytes_per_s{};    // one channel of a pair of ranks; 0: no limit
-  Quantity channels{};               // of a pair of few ranks; 0: two
+  Quantity channels{};               // per pair of few ranks; 0: two
   Quantity shared_bytes_per_s{};     // all such traffic of a node together; 0: no limit
   Quantity ll_bytes_per_s{};         // most that NCCL's LL protocol moves in one node; 0: any
   Quantity ll128_bytes_per_s{};      // most that its LL128 moves over a card between nodes; 0: any
-  Quantity device_share{};           // of the device's cores, that messages hold while they move
+  Quantity device_share{};           // the device's cores that messages hold while they move
 };
 
 // Speed of attention: one measured or published figure.
@@ -63,7 +63,7 @@ struct KernelRow {
   bool backward = false;
   double flops_per_s = 0;  // 4 head_dim per (query, key) pair, 10 backward
   double all_rows = 0;     // x heads x batch, whose last wave counts; 0: measured in whole waves
-  bool estimate = false;   // of another device or pass: what rests on it is a guess
+  bool estimate = false;   // from another device or pass: what rests on it is a guess
   std::string source{};
   bool prices(const std::string& name, DType type, bool of_backward) const {
     return kernel == name && dtype == type && backward == of_backward;

@@ -36,7 +36,7 @@ namespace longnet {
 
 struct CollectiveShape {
   int members = 1, nodes = 1;
-  double bytes = 0;  // of all members' pieces: what a gather leaves, what a reduce-scatter takes
+  double bytes = 0;  // all members' pieces: what a gather leaves, what a reduce-scatter takes
 };
 
 // Bytes per second at which a member receives: those of its node's cards or of its own port.

@@ -70,7 +70,7 @@ struct CompactCollective {
 struct ProgramTotals {
   int64_t bytes_sent = 0, messages_sent = 0;
   double pairs = 0;            // attended pairs; one of a backward pass counts 2.5
-  double gemm_flops = 0;       // of a model's products
+  double gemm_flops = 0;       // a model's products
   Guess guess = Guess::kNone;  // the worst of its ops' prices
   std::map<std::string, int64_t> memory_by_tag{};
   int64_t memory_bytes() const { return total_bytes(memory_by_tag); }

@@ -105,7 +105,7 @@ class Compiler {
           put(OpKind::kMerge, -1, cost_.merge_s(bytes, slice));
         },
         [&](const Reset& o) { put(OpKind::kReset, -1, cost_.reset_s(bytes_of(o.into))); },
-        [&](const Delta& o) {  // of dO, which lies as Q, it reads the rows of the output
+        [&](const Delta& o) {  // reads O and the same rows of dO, which lies as Q
           const int64_t grad_out = known_bytes(TensorKind::kGradOut, o.output);
           put(OpKind::kDelta, -1, cost_.delta_s(bytes_of(o.output) + grad_out));
         },
@@ -266,7 +266,7 @@ class Compiler {
     bool is_send;
   };
   bool inside_node_ = is_inside_node();
-  Rank rank_ = 0;                    // whose program is compiled
+  Rank rank_ = 0;                    // its program is compiled
   std::vector<UnderWay> under_way_;  // messages since its last attend
   std::map<int, int> adding_;        // its attends that add to a dQ, by slot
   std::map<std::tuple<TensorKind, Slice, PieceRange>, int64_t> bytes_of_pieces_;

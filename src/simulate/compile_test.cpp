@@ -53,7 +53,7 @@ TEST(Compile, ALibrarySumsGradientsInOneCall) {
   const CompactProgram program = compiled("all_gather", Pass::kBackward, 8, c).of(3);
   EXPECT_EQ(count(program, OpKind::kRecv), 0);
   ASSERT_EQ(program.collectives.size(), 2u);
-  const double values = 2 * double(kTokens * kHeads * kDim);  // of K and V
+  const double values = 2 * double(kTokens * kHeads * kDim);  // in K and V
   EXPECT_EQ(program.collectives[0].seconds, collective_seconds(c, "nccl_ring", {8, 2, 2 * values}));
   EXPECT_EQ(program.collectives[1].seconds, collective_seconds(c, "nccl_ring", {8, 2, 4 * values}));
   const CompactProgram ring = compiled("all_gather", Pass::kBackward, 8, c, "ring").of(3);

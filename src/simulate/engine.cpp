@@ -78,7 +78,7 @@ class Engine {
   // The op at work in a lane, where events time it (timed_): its `left` seconds at `since`.
   struct Work {
     double left = 0, rate = 1, since = 0, begun = 0;
-    double event_s = 0;  // of the one event that is still true; no later than the op's end
+    double event_s = 0;  // time of the one event that is still true; no later than the op's end
     uint32_t version = 0;
     double end() const { return since + left / rate; }
   };

@@ -35,7 +35,7 @@ struct SimulateOptions {
 
 struct SimulatedRank {
   double attend_s = 0, merge_s = 0, pack_s = 0;     // busy times of its lanes
-  double gemm_s = 0, row_wise_s = 0, update_s = 0;  // of a model
+  double gemm_s = 0, row_wise_s = 0, update_s = 0;  // a model's
   double compute_s() const { return attend_s + gemm_s + row_wise_s + update_s; }
   double finish_s = 0;
 };

@@ -83,7 +83,7 @@ void FairShare::fix(Bundle bundle, double rate) {
   State& b = bundles_[bundle];
   b.fixed = true;
   b.rate = rate;
-  rate *= b.flows;  // of all together
+  rate *= b.flows;  // all together
   for (const Use& use : uses_of(bundle)) {
     links_[size_t(use.link)].left -= rate;
     links_[size_t(use.link)].open -= b.flows;

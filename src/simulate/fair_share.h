@@ -55,7 +55,7 @@ class FairShare {
     }
     dirty_.clear();
   }
-  double rate(Bundle bundle) const { return bundles_[bundle].rate; }  // of each of its flows
+  double rate(Bundle bundle) const { return bundles_[bundle].rate; }  // each of its flows'
 
  private:
   // A link of a bundle that runs, in the list of the link's users.
@@ -69,7 +69,7 @@ class FairShare {
     uint32_t num_uses = 0;
     int flows = 0;
     bool fixed = false;
-    uint64_t round = 0;  // of update(), in which it was last collected
+    uint64_t round = 0;  // the update() in which it was last collected
     double rate = 0;
   };
   struct Link {
@@ -77,7 +77,7 @@ class FairShare {
     double asked = 0, most_asked = 0;  // limits of its flows together, and where they slow them
     uint32_t first_user;               // in uses_
     int flows = 0;
-    int open = 0;  // of them, those that have no rate yet
+    int open = 0;  // flows that have no rate yet
     bool dirty = false;
     uint64_t round = 0;
     bool slows() const { return asked > most_asked; }

@@ -15,11 +15,11 @@ namespace longnet {
 
 // In one line of the cache: of thousands of ranks the next one's lane is in none.
 struct alignas(64) Lane {
-  const CompactOp* ops = nullptr;  // of its program, as `next`
+  const CompactOp* ops = nullptr;  // its program's, as `next`
   const double* issued_s = nullptr;
   const uint32_t* next = nullptr;
   double free = 0;    // when it can take the next op
-  double finish = 0;  // of the ops that are over
+  double finish = 0;  // end of the ops that are over
   uint32_t num_ops = 0, cursor = 0, mask = 0, slots = 0;
   uint32_t rank = 0;
   uint8_t lane = 0;
@@ -82,7 +82,7 @@ class Lanes {
   // `op` of the lane is over; those of the rank that waited for nothing else may begin.
   void complete(Lane& lane, const CompactOp& op, double end_s) {
     lane.finish = std::max(lane.finish, end_s);
-    Lane* const lanes = &lane - lane.lane;  // of the rank
+    Lane* const lanes = &lane - lane.lane;  // the rank's
     const uint32_t* next = lane.next + op.first_next;
     for (uint32_t i = 0; i < op.num_next; ++i)
       arrive(lanes[next[i] >> kLaneShift], next[i] & kIndexMask, end_s);
@@ -116,7 +116,7 @@ class Lanes {
   }
 
   std::vector<Lane> lanes_;
-  std::vector<Slot> slots_;  // of a lane: mask + 1 from its `slots` on, by the op's number
+  std::vector<Slot> slots_;  // by lane: mask + 1 from its `slots` on, by the op's number
   std::vector<Lane*> awake_;
 };
 

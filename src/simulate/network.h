@@ -67,7 +67,7 @@ class Network {
   struct alignas(64) Channel {
     uint32_t sender, receiver;  // a simulated rank, and the twin of any
     uint32_t speed;             // in speeds_
-    uint32_t first_link = 0;    // of links_, those that can slow it
+    uint32_t first_link = 0;    // in links_: those that can slow it
     uint16_t num_links = 0;
     bool holds_sends = false;
     bool alone : 1 = false;                    // nobody else can slow its messages
@@ -134,7 +134,7 @@ class Network {
   Kind kind_;
   std::vector<Speed> speeds_;
   std::vector<Channel> channels_;
-  std::vector<Rank> receivers_;    // of the channels, as the schedule names them
+  std::vector<Rank> receivers_;    // by channel, as the schedule names them
   std::vector<int> links_;         // routes of the channels, one after another
   std::vector<uint32_t> running_;  // by route: its bundle, while there is one
   std::vector<Bundle> bundles_;    // by their number in share_

@@ -10,7 +10,7 @@ namespace longnet {
 
 namespace {
 
-constexpr int64_t kMostLinks = 1 << 24;  // of a simulation, which has 80 bytes of each
+constexpr int64_t kMostLinks = 1 << 24;  // per simulation, which has 80 bytes of each
 constexpr int kMostGroups = 4096;
 
 }  // namespace

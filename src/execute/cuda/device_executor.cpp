@@ -120,7 +120,7 @@ void DeviceExecutor::take_merges_into_attends() {
 }
 
 void DeviceExecutor::take_plans(DeviceExecutor& from) {
-  if (options_.share < 1 || from.options_.share < 1) return;  // of parts of attends
+  if (options_.share < 1 || from.options_.share < 1) return;  // they run parts of attends
   for (size_t i = 0; i < std::min(ops_.size(), from.ops_.size()); ++i) {
     DeviceOp &op = ops_[i], &other = from.ops_[i];
     if (op.skipped || other.skipped || op.fused.has_value() != other.fused.has_value()) continue;

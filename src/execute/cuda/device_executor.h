@@ -135,7 +135,7 @@ class DeviceExecutor final : public Executor {
   bool timing_ = true;
   MemoryLedger& ledger_;
   std::vector<DeviceBuffer> slots_;
-  DeviceBuffer model_scratch_;  // of tasks of a model's layers, one after the other
+  DeviceBuffer model_scratch_;  // tasks of a model's layers, one after the other
   Stream compute_, comm_{Stream::Priority::kHigh};
   Event begin_{Event::Kind::kTiming}, end_{Event::Kind::kTiming};
   std::unique_ptr<Graph> graph_;

@@ -147,7 +147,7 @@ class DeviceWalk final : public UnitWalk {
 
   std::shared_ptr<const DeviceKernel> kernel_;
   SlotMemory<DeviceBuffer> memory_;
-  std::unique_ptr<DeviceExecutor> executor_;  // of the last unit
+  std::unique_ptr<DeviceExecutor> executor_;  // the last unit's
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ RankRounds sides_of(const RankProgram& program, Rank me, bool together) {
   RankRounds all;
   std::map<std::pair<Rank, Rank>, int64_t> numbers;
   std::vector<CommRound> rounds = comm_rounds(program);
-  if (!together) {  // what would happen without rounds
+  if (!together) {  // as it would be without rounds
     std::vector<CommRound> single;
     for (const CommRound& round : rounds)
       for (const OpId op : round) single.push_back({op});

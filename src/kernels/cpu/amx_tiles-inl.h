@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86_64
 
 constexpr int64_t kTileSide = 16, kTileDepth = 32;     // A: [16][32], B: [32][16], C: [16][16]
-constexpr int64_t kTileWords = kTileSide * kTileSide;  // of 32 bits
+constexpr int64_t kTileWords = kTileSide * kTileSide;  // words of 32 bits
 
 // ---- tile registers ----
 
@@ -237,7 +237,7 @@ HWY_INLINE void pack_keys_in_rows(const PanelRows& rows, int64_t keys, int64_t h
               tiles + begin / kTileSide * of_row * kTileWords);
 }
 
-constexpr int64_t kPanelSteps = kPanelKeys / kTileDepth;  // of 32 keys
+constexpr int64_t kPanelSteps = kPanelKeys / kTileDepth;  // steps of 32 keys
 
 // Keys (or values) as tiles A of K': [padded / 16][kPanelSteps][pieces].
 template <class Storage>
@@ -289,7 +289,7 @@ class FirstRows {
 
  private:
   std::array<int64_t, kPanelKeys> rows_;
-  std::array<int64_t, kPanelSteps> last_;  // of each 32 keys
+  std::array<int64_t, kPanelSteps> last_;  // by 32 keys
 };
 
 #endif

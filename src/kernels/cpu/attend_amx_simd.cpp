@@ -198,7 +198,7 @@ class AmxChunk {
   const AmxWorkspace& ws_;
   const QueryRun& q_;
   const bool causal_;
-  const int64_t blocks_;  // of 16 queries
+  const int64_t blocks_;  // 16 queries each
   float scale_;
   FirstRows first_rows_;
   int64_t panels_ = 0;  // that have been attended to

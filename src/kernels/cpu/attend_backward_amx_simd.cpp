@@ -148,7 +148,7 @@ class AmxBlock {
   static constexpr int64_t kTile = kPieces * kTileWords;
   static constexpr int64_t kStrip = 2 * kTileWords;  // floats of [32][16]
 
-  int64_t words_of_columns() const { return ws_.padded / kTileSide * kTile; }  // of 32 queries
+  int64_t words_of_columns() const { return ws_.padded / kTileSide * kTile; }  // for 32 queries
 
   void load_queries() {
     loaded_ = true;
@@ -173,7 +173,7 @@ class AmxBlock {
   // dO) from `first` on.
   HWY_INLINE void multiply_rows(const uint32_t* keys, int64_t step, const uint32_t* queries,
                                 int64_t first, int64_t pairs, float* out) const {
-    const int64_t words = ws_.padded / kTileDepth * kTile;  // of 16 keys or queries
+    const int64_t words = ws_.padded / kTileDepth * kTile;  // for 16 keys or queries
     for (int64_t pair = 0; pair < pairs; ++pair)
       multiply_blocks<kPieces, kPieces>(
           {keys + 2 * step * words, words, kTile},

@@ -200,7 +200,7 @@ class BlockProduct {
   const GemmTask& task_;
   const GemmBlock& block_;
   const GemmWorkspace ws_;
-  float* c_;  // of the block
+  float* c_;  // the block's
   int64_t c_pitch_;
   int64_t whole_vectors_;  // columns that tiles may write
 };

@@ -23,7 +23,7 @@ inline constexpr int64_t kGemmRows = 960, kGemmColumns = 1024;
 inline constexpr int64_t kGemmRowStep = 96;  // rows that are packed at a time
 
 struct GemmBlock {
-  int64_t row, rows, column, columns;  // of C
+  int64_t row, rows, column, columns;  // in C
 };
 
 // Bytes of scratch memory that one gemm_block needs, a multiple of 64.

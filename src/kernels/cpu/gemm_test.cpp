@@ -62,7 +62,7 @@ TEST_F(GemmTest, OddShapes) {
       expect_like_reference(name_of(g), [&](const Call& call) { return run_gemm(g, call); });
 }
 
-TEST_F(GemmTest, SeveralBlocks) {  // of 960 rows and 512 columns
+TEST_F(GemmTest, SeveralBlocks) {  // more rows, or columns, than one has
   for (const GemmCase& g : all_ways({1000, 20, 20}))
     expect_like_reference(name_of(g), [&](const Call& call) { return run_gemm(g, call); });
   for (const GemmCase& g : all_ways({60, 1100, 12}))

@@ -13,11 +13,11 @@
 namespace longnet {
 namespace {
 
-constexpr int64_t kPieceNumbers = 32768;  // of a matrix or vector whose numbers are independent
+constexpr int64_t kPieceNumbers = 32768;  // in a piece of a matrix or vector of independent numbers
 constexpr int64_t kSumRows = 64;          // rows whose gradients of gain and bias are one sum
 constexpr int64_t kMostSums = 64;         // such sums that are held at a time
 constexpr int64_t kTurnedRows = 64;       // rows of one call of rotate_rows
-constexpr int64_t kPartialSums = 256;     // of losses or squares
+constexpr int64_t kPartialSums = 256;     // sums of losses or squares
 
 // body(begin, rows) for runs of the rows of a matrix.
 template <class Body>

@@ -162,8 +162,8 @@ class GroupLists {
   bool causal_;
   GroupTiling tiling_;
   ViewLists views_;
-  GridViews queries_;           // of the grid
-  std::vector<RunViews> runs_;  // of the grid
+  GridViews queries_;           // the grid's
+  std::vector<RunViews> runs_;  // the grid's
   BlockLists<GroupTile> blocks_;
 };
 

@@ -53,7 +53,7 @@ class KeyRows {
     v_ = reinterpret_cast<const char*>(static_cast<const uint16_t*>(run.v) + at);
   }
 
-  const char *k_, *v_;  // of the row that is next
+  const char *k_, *v_;  // the row that is next
   int64_t step_ = 0;    // bytes from one to the next
   int left_;            // rows of the run from it on; at most 0: it is in a later run
   int run_;

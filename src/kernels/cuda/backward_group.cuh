@@ -105,7 +105,7 @@ class BackwardGroup : public BackwardTileRows<kRowsAreKeys, Shape> {
     if (__any_sync(0xFFFFFFFFu, int(bits) < 0)) asm volatile("trap;" ::: "memory");
   }
 
-  uint32_t rows_, columns_;  // of matrix descriptors
+  uint32_t rows_, columns_;  // lower halves of matrix descriptors
   typename Base::Products s_, d_;
   Operands p_, ds_;
 };

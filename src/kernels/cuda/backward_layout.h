@@ -21,7 +21,7 @@ struct BackwardRows {
   int64_t stride, statistics_stride;
   int32_t rows;
   int32_t first_run, num_runs;  // in the list of runs
-  PlacePair place;              // of Q and dO, for TMA
+  PlacePair place;              // places of Q and dO, for TMA
 };
 // A run of keys, as one task sees it.
 struct BackwardRun {
@@ -29,7 +29,7 @@ struct BackwardRun {
   float *grad_k, *grad_v;
   int64_t stride;
   KeyLimit limit;
-  PlacePair place;  // of K and V, for TMA
+  PlacePair place;  // places of K and V, for TMA
 };
 // Queries that see the keys of a group: those of a task, through one of its runs.
 struct KeySource {
@@ -106,7 +106,7 @@ struct BackwardGroupShape : BackwardLayout<kDim, 128, kColumns, 4, 384> {
   LONGNET_HOST_DEVICE static constexpr int full(int stage) { return 2 * stage; }
   LONGNET_HOST_DEVICE static constexpr int empty(int stage) { return 2 * stage + 1; }
 };
-constexpr int kBackwardBoxRows = 64;  // of TMA, for a block's own rows; kColumns for the others
+constexpr int kBackwardBoxRows = 64;  // TMA's, for a block's own rows; kColumns for the others
 
 // The tile shapes that are compiled, of largest head dimensions 64 and 128. Of cuda_sm90a: columns
 // as registers allow, for sums of dQ, and of dK and dV.

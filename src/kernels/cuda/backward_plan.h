@@ -16,7 +16,7 @@ struct BackwardPlan {
   std::vector<KeySource> sources;  // group by group
   std::vector<KeyGroup> groups;
   std::vector<BackwardTile> query_tiles, key_tiles;
-  std::vector<TensorView> views;  // of Q, dO, K and V
+  std::vector<TensorView> views;  // views of Q, dO, K and V
 };
 // Tiles of `rows_per_tile` queries or keys. Queries of two tasks are disjoint; keys of two runs are
 // the same or disjoint. Throws Error for runs that begin at the same key and differ, and for rows

@@ -113,7 +113,7 @@ class ColumnTiles {
 
  private:
   int row_, at_, left_;
-  int last_ = 0;  // of rows that are queries
+  int last_ = 0;  // last row, where rows are queries
   int column_ = 0, end_ = 0;
   int edge_ = 0;  // all rows see the columns before it, or are seen by those from it on
 };

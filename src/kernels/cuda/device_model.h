@@ -13,7 +13,7 @@
 
 namespace longnet {
 
-inline constexpr int64_t kMostNormColumns = 16384;  // of layer norm
+inline constexpr int64_t kMostNormColumns = 16384;
 
 // Scratch memory of a task, in bytes.
 int64_t model_workspace_bytes(const ModelTask& task);

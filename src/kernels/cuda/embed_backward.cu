@@ -18,7 +18,7 @@ constexpr int64_t kMostOfChunk = EmbedScratch::kMostOfChunk;
 struct Keys {
   const int32_t *token, *row;
   int64_t count, table_rows;
-  int shift;  // of the digit
+  int shift;  // the digit's
 
   __device__ int32_t token_at(int64_t i) const {
     const int32_t t = token[i];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kDigits)
 }
 
 struct SumShape {
-  int64_t count;  // of keys
+  int64_t count;  // number of keys
   int chunk, groups;
   KeyList keys;
   float *head,

@@ -57,7 +57,7 @@ struct GroupShape {
   static constexpr int kSlabDim = 64, kSlabs = kDim / kSlabDim, kRowBytes = kSlabDim * 2;
   static constexpr int kQSlabBytes = kRows * kRowBytes, kSlabBytes = kKeys * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes, kTileBytes = kSlabs * kSlabBytes;
-  static constexpr int kQBuffers = 2;  // of this tile and of the next one
+  static constexpr int kQBuffers = 2;  // for this tile and the next one
   static constexpr int kBarrierOffset = kQBuffers * kQBytes + 2 * kStages * kTileBytes;
   static constexpr int kBarriers = 2 * kQBuffers + 4 * kStages;
   static constexpr int kAlignment = 1024;  // bytes, for swizzled tiles

@@ -169,7 +169,7 @@ class GroupRows : public SoftmaxRows<1, Shape::kDim, Shape::kKeys> {
     return uint32_t(stage) * uint32_t(2 * Shape::kTileBytes / 16);
   }
 
-  uint32_t q_, k_, v_;  // of matrix descriptors
+  uint32_t q_, k_, v_;  // lower halves of matrix descriptors
   typename Rows::Scores s_;
   typename Rows::Factors shrink_;
   Fragment p_[kKeys / 16][1];
@@ -287,7 +287,7 @@ class Consumer : public BlockMemory<Shape> {
   int index_;
   GroupRows<Shape> rows_;
   BlockTiles<Shape> tiles_;
-  State kv_;  // of the keys, and of the values one step later
+  State kv_;  // the keys', and one step later the values'
   PipelineState<Shape::kQBuffers> q_;
 };
 

@@ -10,11 +10,11 @@ namespace {
 
 constexpr int kNormThreads = 128;
 template <class View>
-constexpr int kHeldColumns = View::kWidth == 1 ? 12 : 32;  // of a thread
+constexpr int kHeldColumns = View::kWidth == 1 ? 12 : 32;  // per thread
 template <class View>
-constexpr int kMostThreads = View::kWidth == 1 ? 256 : 512;  // of a team
+constexpr int kMostThreads = View::kWidth == 1 ? 256 : 512;  // per team
 template <int kTeam>
-constexpr int kTeams = kTeam == kWarp ? kNormThreads / kWarp : 1;  // of a block
+constexpr int kTeams = kTeam == kWarp ? kNormThreads / kWarp : 1;  // per block
 
 // A row's columns that one thread of a team holds in registers.
 template <class View, int kTeam>
@@ -78,7 +78,7 @@ __device__ Normal normal_of(const Row& row, const NormShape& shape, int64_t i,
     const float2 m = moments_of(row, shape, shared);
     return {m.x, rsqrtf(fmaf(m.y, shape.of_cols, shape.epsilon))};
   }
-  const RowParts& parts = shape.moments;  // of equal width: Chan's formula
+  const RowParts& parts = shape.moments;  // equally wide: Chan's formula
   float mean = 0, variance = 0;
   for (int64_t p = 0; p < parts.parts; ++p)
     mean = fmaf(parts.data[p * parts.stride + 2 * i], shape.of_parts, mean);
@@ -146,7 +146,7 @@ __device__ void add_to(float* values, const float (&x)[kWidth]) {
 struct NormGradients {
   const float* gain;
   bool accumulate;        // into grad_x
-  int64_t piece_rows;     // of a block
+  int64_t piece_rows;     // rows per block
   float* partial;         // [block][gradients of gain; of bias], each as long as `pitch`
   int pitch;              // columns, to a multiple of 8
   float* sums = nullptr;  // given: only the rows' sums (LayerNormSumsTask) are computed

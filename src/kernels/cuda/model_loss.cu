@@ -5,7 +5,7 @@ namespace longnet {
 namespace {
 
 constexpr int kLongRow = 512;            // threads of a long row
-constexpr int64_t kShortColumns = 1024;  // of a row that a warp has
+constexpr int64_t kShortColumns = 1024;  // the most of a row that a warp has
 
 // *into += the sum of `count` partial sums. One block.
 __global__ void __launch_bounds__(kThreads)
@@ -44,7 +44,7 @@ struct LossRows {
   int groups;
   const int32_t* targets;
   float scale;
-  double* partial;  // of each block
+  double* partial;  // one per block
 };
 
 // The largest number, and the sum of exp(x - largest).

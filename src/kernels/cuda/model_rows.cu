@@ -92,7 +92,7 @@ struct GeluBackward {
 
 // ---- rotary positions ----
 
-constexpr int kTurnedRows = 16, kMostPairs = 128;  // of a block; of a head
+constexpr int kTurnedRows = 16, kMostPairs = 128;  // per block; per head
 
 // factor * e^(i angle) of a pair of columns.
 struct Turn {
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
     turns[i] = {float(a.re * b.re - a.im * b.im), float(a.re * b.im + a.im * b.re)};
   }
   __syncthreads();
-  constexpr int kPairs = View::kWidth / 2;  // of a group
+  constexpr int kPairs = View::kWidth / 2;  // per group
   for (int i = int(threadIdx.x); i < count * groups; i += kThreads) {
     const int row = i / groups, group = i % groups;
     float v[View::kWidth];

@@ -211,7 +211,7 @@ template <int kTeam, class T, class Fold>
 __device__ T over_team(T x, TeamPlaces<kTeam>& shared, Fold fold) {
   x = over_lanes(x, fold);
   if constexpr (kTeam > kWarp) {
-    __syncthreads();  // what was there has been read
+    __syncthreads();  // earlier values there have been read
     if (threadIdx.x % kWarp == 0) shared.template at<T>(int(threadIdx.x) / kWarp) = x;
     __syncthreads();
     x = shared.template at<T>(0);

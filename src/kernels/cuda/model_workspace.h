@@ -43,7 +43,7 @@ inline int64_t pitch_of(const Matrix& x) { return ceil_div(x.cols, int64_t{8}) *
 // ---- loss and update ----
 
 inline constexpr int64_t kMostSums = 1024;    // partial sums of squares
-inline constexpr int64_t kMostLosses = 4096;  // of losses
+inline constexpr int64_t kMostLosses = 4096;  // partial sums of losses
 
 // weights = kept * weights - rate * first / (sqrt(second) + epsilon), both moments uncorrected.
 struct UpdateFactors {

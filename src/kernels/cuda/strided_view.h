@@ -42,7 +42,7 @@ struct SdpaShape {
   // Its backward pass: O, dO and dQ lie as `o`, dK and dV dense as [outer][inner][keys][head_dim],
   // in bf16.
   bool backward = false;
-  bool any_order = false;  // of the sums of dQ, which then have other bits in each launch
+  bool any_order = false;  // for the sums of dQ, which then have other bits in each launch
   auto operator<=>(const SdpaShape&) const = default;
 };
 

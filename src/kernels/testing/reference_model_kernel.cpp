@@ -111,7 +111,7 @@ void run_task(const LayerNormBackwardTask& task) {
   std::vector<double> normal, grad(n), gain_sum(n), bias_sum(n);
   for (int64_t i = 0; i < task.x.rows; ++i) {
     const double factor = normalise(task, i, normal);
-    double mean = 0, mean_normal = 0;  // of grad, and of grad * normal
+    double mean = 0, mean_normal = 0;  // means of grad, and of grad * normal
     for (size_t j = 0; j < n; ++j) {
       const double grad_y = value_at(task.grad_y, i, int64_t(j));
       gain_sum[j] += grad_y * normal[j];
@@ -183,7 +183,7 @@ void run_task(const EmbedTask& task) {
 }
 
 void run_task(const EmbedBackwardTask& task) {
-  std::map<int32_t, std::vector<int64_t>> rows_of;  // of each token
+  std::map<int32_t, std::vector<int64_t>> rows_of;  // by token
   for (int64_t i = 0; i < task.grad_y.rows; ++i) rows_of[task.tokens[i]].push_back(i);
   for (const auto& [token, rows] : rows_of)
     for (int64_t j = 0; j < task.grad_y.cols; ++j) {

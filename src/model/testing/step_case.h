@@ -12,7 +12,7 @@ namespace longnet {
 
 struct ModelCase {
   std::string algorithm = "dilated";
-  int ranks = 1;  // of a sequence
+  int ranks = 1;  // per sequence
   int replicas = 1, head_groups = 1;
   AttentionProblem problem = {
       .seq_len = 24, .num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .batch = 2, .causal = true};
