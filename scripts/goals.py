@@ -5,7 +5,7 @@ import pathlib
 import statistics
 import sys
 
-from report.model import load_run
+from report.reading import load_run
 
 
 def points(folder):

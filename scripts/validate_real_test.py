@@ -13,9 +13,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import validate_json
 import validate_real
-from report.model import ResultError
 from report.rows import Context
 from report.rows_published import published
+from report.shape import ResultError
 from report.strata import domain_text, stratum_rows
 from report.validation import load_validation, validation_section
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .markup import escape
-from .model import Point, load_json
+from .model import Point
+from .reading import load_json
 from .rows import Context
 from .shape import check_with, compiled
 from .tables import Column, filled_table

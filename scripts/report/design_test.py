@@ -22,10 +22,10 @@ from report.claims_fixture import equal_work
 from report.compare import COLUMNS as COMPARED
 from report.compare import compare_section, compared_points, load_comparison
 from report.evidence import MEANING
-from report.model import ResultError
 from report.opponents_test import figure, rows_of
 from report.rows_cost import MAX_LANE_RANKS
 from report.series import DASHES, STYLES, colour_of
+from report.shape import ResultError
 from report.specs import PHASE_COLOURS, PLOTS, algorithm_scale, encodings, log_ticks
 from report.synthetic_fixture import (
     K,

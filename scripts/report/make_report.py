@@ -27,11 +27,13 @@ from report.charts import Figure, build_figures  # noqa: E402
 from report.claims import judge  # noqa: E402
 from report.compare import load_comparison  # noqa: E402
 from report.evidence import NOT_TESTED  # noqa: E402
-from report.model import ResultError, Run, load_run  # noqa: E402
+from report.model import Run  # noqa: E402
 from report.page import render_page, render_training, render_validation  # noqa: E402
 from report.pictures import EngineError, write_pictures  # noqa: E402
+from report.reading import load_run  # noqa: E402
 from report.rows import Context  # noqa: E402
 from report.series import SeriesIndex  # noqa: E402
+from report.shape import ResultError  # noqa: E402
 from report.training import STEPS_FILE, Training, load_training  # noqa: E402
 from report.validation import load_validation  # noqa: E402
 

@@ -13,7 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report import make_report
-from report.model import ResultError, Run, load_run, run_names, with_mode_and_pattern
+from report.model import Run, run_names
+from report.reading import load_run, with_mode_and_pattern
+from report.shape import ResultError
 from report.synthetic_fixture import K, full_sweep, point, result, write_interrupted, write_result
 
 

@@ -27,11 +27,12 @@ from report.claims import judge
 from report.design_test import Design  # noqa: F401  (runs it too)
 from report.figures_test import Figures  # noqa: F401  (runs it too)
 from report.markup import escape, script_json
-from report.model import Point, load_run
+from report.model import Point
 from report.models_test import Models  # noqa: F401  (runs it too)
 from report.opponents_test import Opponents, figure, rows_of  # noqa: F401  (runs them too)
 from report.page import render_page
 from report.pictures_test import Pictures  # noqa: F401  (runs it too)
+from report.reading import load_run
 from report.series import sources_of
 from report.shape import ResultError
 from report.synthetic_fixture import (

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .model import Point, Run, with_mode_and_pattern
+from .model import Point, Run
+from .reading import with_mode_and_pattern
 from .rows import Context
 from .series import SeriesIndex
 
@@ -64,6 +65,34 @@ def params_of(algorithm: str, seq_len: int, ranks: int, batch: int) -> dict[str,
     }
 
 
+def timing_of(samples: list[float], median: float) -> dict[str, Any]:
+    shortest, longest = (min(samples), max(samples)) if samples else (None, None)
+    return {
+        "samples_s": samples,
+        "median_s": median,
+        "ci_low_s": shortest,
+        "ci_high_s": longest,
+        "ci_level": 0.979 if samples else None,
+        "p95_s": longest,
+        "min_s": shortest,
+        "warmup": 3,
+        "reduction": "max",
+    }
+
+
+def work_of(params: dict[str, Any], median: float) -> dict[str, Any]:
+    is_dilated, seq_len, batch = params["algorithm"] == "dilated", params["seq_len"], params["batch"]
+    flops = 4 * 64 * 12 * batch * seq_len * (2048 if is_dilated else seq_len)
+    return {
+        "tokens": seq_len * batch,
+        "flops": flops,
+        "paper_macs": flops // 4,
+        "flops_per_s": flops / median,
+        "share_of_peak": min(flops / median / 1.3e13, 0.9),
+        "coverage": [1.0 / b["dilation_rate"] for b in params["branches"]],
+    }
+
+
 def point(
     algorithm: str,
     seq_len: int,
@@ -88,33 +117,15 @@ def point(
     gathered = min(seq_len, 2048) * 2 * 768 * 4 if algorithm == "dilated" else seq_len * 2 * 768 * 4
     sent = int(batch * gathered * (ranks - 1) // ranks)
     rng.shuffle(samples)
-    coverage = (
-        [
-            1.0 / min(b["dilation_rate"], 12) if b["dilation_rate"] <= 12 else 12 / 12 / b["dilation_rate"]
-            for b in branches_of(seq_len, ranks)
-        ]
-        if algorithm == "dilated"
-        else [1.0]
-    )
-    flops = 4 * 64 * 12 * batch * seq_len * (2048 if algorithm == "dilated" else seq_len)
+    params = params_of(algorithm, seq_len, ranks, batch)
     memory = 16 * 768 * seq_len * batch // ranks + sent
     return {
         "id": f"{random.Random(name).getrandbits(32):08x}",
         "source": source,
         "status": "ok",
         "reason": None,
-        "params": params_of(algorithm, seq_len, ranks, batch),
-        "timing": {
-            "samples_s": samples,
-            "median_s": median,
-            "ci_low_s": min(samples) if samples else None,
-            "ci_high_s": max(samples) if samples else None,
-            "ci_level": 0.979 if samples else None,
-            "p95_s": max(samples) if samples else None,
-            "min_s": min(samples) if samples else None,
-            "warmup": 3,
-            "reduction": "max",
-        },
+        "params": params,
+        "timing": timing_of(samples, median),
         "phases": {
             "compute_s": 0.8 * median,
             "communication_s": 0.15 * median if ranks > 1 else 0.0,
@@ -122,14 +133,7 @@ def point(
             "merge_s": 0.04 * median,
         },
         "per_rank": [{"rank": r, "median_s": median} for r in range(min(ranks, 8))],
-        "work": {
-            "tokens": seq_len * batch,
-            "flops": flops,
-            "paper_macs": flops // 4,
-            "flops_per_s": flops / median,
-            "share_of_peak": min(flops / median / 1.3e13, 0.9),
-            "coverage": coverage,
-        },
+        "work": work_of(params, median),
         "comm": {
             "counted_bytes_per_rank": sent,
             "predicted_bytes_per_rank": sent,

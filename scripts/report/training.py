@@ -15,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .model import Point, Run, parse_json, read_manifest, read_timelines, with_mode_and_pattern
+from .model import Point, Run
+from .reading import parse_json, read_manifest, read_timelines, with_mode_and_pattern
 from .shape import HINT, ResultError, check, compiled, seal_holds
 from .units import bytes_label, integer_label, number, plural, significant
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .markup import attribute, escape, scroll_table, section, table_row
-from .model import load_json
+from .reading import load_json
 from .rows_published import Case, inside_text, interval_of, is_predicted, marks_of, predicted_cases
 from .series import colour_of
 from .shape import check
