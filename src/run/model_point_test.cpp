@@ -5,6 +5,7 @@
 #include "comm/threads/thread_world.h"
 #include "run/measure_point.h"
 #include "run/testing/points.h"
+#include "schedule/registry.h"
 
 namespace longnet {
 namespace {
@@ -272,8 +273,10 @@ TEST(ModelPoint, ALayerAloneHasGradientsOfItsRowsAndWeights) {
 
 TEST(ModelPoint, ExactAlgorithmsHaveTheSameLoss) {
   const double loss = measured_model(model_point("local", 1)).metrics.at("loss_nats");
-  for (const char* algorithm : {"ring", "ulysses", "all_gather", "query_gather"})
+  for (const AlgorithmInfo& info : algorithms())
     for (const Recompute recompute : enum_values<Recompute>()) {
+      if (info.pattern != PatternKind::kDense || info.one_rank_only) continue;
+      const std::string algorithm(info.name);
       Point point = model_point(algorithm, 2);
       point.params.model.recompute = recompute;
       const PointRecord r = measured_model(point);

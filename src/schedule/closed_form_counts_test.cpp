@@ -85,11 +85,13 @@ TEST(Formulas, UnequalShares) {
 }
 
 TEST(Formulas, OutputsOf16Bits) {
-  for (const char* name : {"ring", "all_gather"}) {
-    ShardedProblem s = problem(4, 4);
-    s.problem.output_dtype = DType::kBFloat16;
-    EXPECT_TRUE(expect_closed_form(find_algorithm(name), s));
-  }
+  ShardedProblem s = problem(4, 4);
+  s.problem.output_dtype = DType::kBFloat16;
+  int ran = 0;
+  for (const AlgorithmInfo& algorithm : algorithms())
+    if (why_no_program(algorithm, s, Pass::kForward).empty())
+      ran += expect_closed_form(algorithm, s);
+  EXPECT_GE(ran, 2);
 }
 
 TEST(Formulas, OptionsOfAlgorithms) {

@@ -5,6 +5,7 @@
 
 #include "comm/cuda/device_transport.h"
 #include "comm/threads/thread_world.h"
+#include "core/testing/test_support.h"
 #include "emulation/emulated_device.h"
 #include "execute/cuda/testing/device_case.h"
 #include "schedule/registry.h"
@@ -26,17 +27,23 @@ TEST(NcclRanksTest, EveryAlgorithm) {
 }
 
 TEST(NcclRanksTest, LayoutsAndCollectives) {
-  const auto run = [](DeviceCase c) {
+  const auto runs = [](DeviceCase c) {
     c.transport = "nccl";
     c.ranks = c.devices = 4;
-    EXPECT_TRUE(run_device_case(c)) << c.algorithm;
+    return run_device_case(c);
   };
-  for (const char* name : {"ring", "all_gather", "double_ring", "bidirectional_ring"})
-    for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
-      run({.algorithm = name, .causal = true, .layout = layout});
-  for (const char* collective : {"ring", "bruck", "recursive_doubling", "pairwise", "linear"})
-    for (const char* name : {"dilated", "ulysses", "all_gather"})
-      run({.algorithm = name, .collective = collective});
+  CasesRun layouts, collectives;
+  for (const AlgorithmInfo& algorithm : algorithms()) {
+    const std::string name(algorithm.name);
+    if (algorithm.pattern == PatternKind::kDense && !algorithm.one_rank_only)
+      for (const LayoutKind layout : {LayoutKind::kZigzag, LayoutKind::kStriped})
+        layouts.add(name, runs({.algorithm = name, .causal = true, .layout = layout}));
+    if (algorithm.collectives != CollectiveUse::kNone)
+      for (const char* collective : {"ring", "bruck", "recursive_doubling", "pairwise", "linear"})
+        collectives.add(name, runs({.algorithm = name, .collective = collective}));
+  }
+  layouts.expect_some_of_each();
+  collectives.expect_some_of_each();
 }
 
 // Every byte that moves lies in registered memory, and nothing stays registered.
