@@ -56,7 +56,7 @@ Guess guess_of(const PointRecord& record) {
   const auto at = record.metrics.find(kBeyondTable);
   return at == record.metrics.end()
              ? Guess::kNone
-             : Guess(std::clamp(at->second, 0.0, double(Guess::kNoFigure)));  // of any file
+             : Guess(std::clamp(at->second, 0.0, double(Guess::kNoFigure)));  // a file may have any
 }
 
 JsonNode ratio_to_unchanged(const PointRecord& record) {

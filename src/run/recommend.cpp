@@ -98,7 +98,7 @@ std::string few_of(const std::vector<std::string>& names) {
 
 int64_t longest_row(const DeviceSpec& device, const AttentionProblem& p, Pass pass) {
   const auto of_pass = [&](bool backward) {
-    const auto order = [&](const KernelRow& row) {  // of its head_dim the longest
+    const auto order = [&](const KernelRow& row) {  // the longest of its head_dim
       return std::tuple(!row.prices(device.kernel, p.dtype, backward) || row.causal != p.causal,
                         std::abs(row.head_dim - double(p.head_dim)), -row.rows);
     };

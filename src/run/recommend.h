@@ -58,7 +58,7 @@ struct Ranking {
   // `program`: what its ranks do (SimulatedPoint).
   void add(PointRecord record, uint64_t program);
   void sort();
-  bool has_guess(Guess guess) const;  // of some candidate
+  bool has_guess(Guess guess) const;  // some candidate has
   // Whether a ring of exact attention over several nodes is the first or ties with it.
   bool answers_with_rings_over_nodes(const ClusterSpec& cluster, double share) const;
   // One line for candidates whose ranks do the same as another's, one for each reason that stops
