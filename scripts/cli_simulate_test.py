@@ -287,7 +287,7 @@ class Simulate(Case):
         self.assertNotIn("a tie:", out.split("# exact attention\n")[1])
         self.assertIn("left out: ulysses, ulysses zigzag, ulysses striped: ", out)
         legend = " ".join(line.lstrip("# ") for line in out.split("# attention place")[0].splitlines())
-        self.assertIn("on 64 GPUs of h100-ndr400 with kernel cudnn (simulated)", legend)
+        self.assertIn("on 64 ranks of h100-ndr400 with kernel cudnn (simulated)", legend)
         self.assertEqual(legend.count("more keys than the kernel table has, whose longest row has 16K"), 1)
         self.assertNotIn("more keys", out.split("# attention place")[1])
         self.assertEqual(legend.count("rings over nodes may be predicted too fast"), 1)

@@ -28,7 +28,7 @@ result=results/$(date -u +%Y%m%dT%H%M%SZ)-$(basename "$config" .json)
 say "the sweep (mpirun -np $ranks lnbench run $config)"
 mpirun -np "$ranks" "$lnbench" run "$config" -o "$result" | without_excluded
 figure5=results/$(date -u +%Y%m%dT%H%M%SZ)-figure5-small
-# Each branch does half of the work at each of these lengths: what the claim of a constant latency is about.
+# Each branch does a third to a half of the work at each of these lengths: what the claim of a constant latency is about.
 say "figure 5 in small: 32K tokens per batch, sequences of 2K to 32K (lnbench run configs/figure5-cpu.json)"
 mpirun -np "$ranks" "$lnbench" run configs/figure5-cpu.json --set sweep.batch.tokens_per_batch=32K --set sweep.ranks="$ranks" \
   --set dilated.segments=512,sequence --set dilated.ratio_rule=sqrt --set sweep.seq_len=2K,4K,8K,16K,32K \

@@ -126,7 +126,7 @@ void add_legend(TableWriter& table, const std::vector<Answer>& answers, bool rat
                     " heads (", p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype),
                     p.causal ? ", causal" : "",
                     params.pass == Pass::kForward ? "" : concat(", ", to_string(params.pass)),
-                    ", on ", params.ranks, " GPUs of ", how.cluster.name,
+                    ", on ", params.ranks, " ranks of ", how.cluster.name,
                     kernel.empty() ? "" : " with kernel " + kernel, " (simulated)"));
   const double share = answers[0].share;
   table.note(concat("a tie: the time of one lies in the interval of the other",
