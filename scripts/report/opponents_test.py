@@ -170,6 +170,20 @@ class Opponents(unittest.TestCase):
         self.assertFalse([label for label in labels if "P = 8" in label])
         for algorithm in {r["params"]["algorithm"] for r in many}:
             self.assertTrue([label for label in labels if re.search(rf"· {algorithm}\b", label)], algorithm)
+        phases = dict.fromkeys(r["label"].replace("\n", " · ") for r in rows_of(figure(many, "phases")))
+        self.assertEqual(list(phases), labels)
+
+    def test_parts_of_dilated_attention_stand_beside_those_of_its_opponents_at_one_length(self) -> None:
+        """Although it reaches lengths that no opponent has."""
+        many = [r for r in opponents_sweep() if r["params"]["collective"] == "native"]
+        many += [opponent(n * K, 2, algorithm="dilated") for n in (128, 256, 512)]
+        for name in ("ablations", "phases"):
+            drawn = figure(many, name)
+            first = {}  # by algorithm
+            for row in rows_of(drawn):
+                first.setdefault(row["label"].split("\n")[1].split()[0], row["label"].split(" · ")[0])
+            self.assertEqual(first, dict.fromkeys({r["params"]["algorithm"] for r in many}, "64K"))
+            self.assertIn(f"14 of {len(many)} points: of each source and algorithm in turn the longest that another algorithm has too", drawn.caption)
 
     def test_captions_say_what_a_sample_is(self) -> None:
         record, other = (opponent(8 * K, 4, algorithm=a) for a in ("ring", "ulysses"))

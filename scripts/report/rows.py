@@ -262,6 +262,7 @@ def best_per_key(points: list[Point], key: Callable[[Point], Any]) -> list[Point
 
 
 GROUP_PX = 7  # a character of group_text
+MAX_POINTS = 14  # points whose parts are drawn, a bar or more each
 LABEL_CHARACTERS = 32  # longest line of a point's name
 SIDE_PX = 9  # between marks that would hide each other
 EDGE_PX = 14  # beside the outermost mark
@@ -367,6 +368,17 @@ def fairly(points: list[Point], limit: int, kind: Callable[[Point], Any] = lambd
     queues = list(group_by(points, kind).values())
     turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
     return [p for p in turns if p is not None][:limit]
+
+
+def beside_opponents(ctx: Context, able: list[Point]) -> tuple[list[Point], str]:
+    """At most MAX_POINTS of the points, and a note on those left out: of each source and algorithm in turn, dilated first, the longest
+    on the most ranks that have cores each, before those of lengths that no other algorithm has."""
+    shared = {key for key, some in group_by(able, lambda p: p.source, lambda p: p.seq_len).items() if len({p.algorithm for p in some}) > 1}
+    ordered = sorted(able, key=lambda p: (p.ranks > 1, not p.shares_cores, (p.source, p.seq_len) in shared, p.pattern == "dilated", p.seq_len or 0, p.ranks), reverse=True)
+    taken = fairly(fairly(ordered, len(ordered), lambda p: p.algorithm), MAX_POINTS)
+    shown = sorted(taken, key=lambda p: (point_order(ctx, p)[0], p.pattern != "dilated", point_order(ctx, p)))
+    rule = "of each source and algorithm in turn the longest that another algorithm has too, on the most ranks with cores of their own"
+    return shown, f"Shown are {len(shown)} of {len(able)} points: {rule}." if len(shown) < len(able) else ""
 
 
 def single(rows: list[Row], points: list[Point], **extra: Any) -> list[Drawing]:

@@ -11,11 +11,10 @@ from .rows import (
     Drawing,
     Row,
     base_row,
-    fairly,
+    beside_opponents,
     per_source,
     point_label,
     point_name,
-    point_order,
     range_of,
     side_by_side,
     single,
@@ -35,7 +34,6 @@ from .units import (
     rate_label,
 )
 
-MAX_BARS = 16
 MAX_LANE_RANKS = 4
 PHASES = ("compute", "exposed messages", "merge", "waiting")
 OVERLAP = 0.01  # share of the full time: parts that pass it by more overlap
@@ -209,8 +207,7 @@ def disjoint_parts(point: Point) -> dict[str, float] | None:
 def phases(ctx: Context) -> list[Drawing]:
     split = [p for p in timed_points(ctx) if p.value("phases.compute_s") is not None]
     able = [p for p in split if disjoint_parts(p)]
-    longest = sorted(able, key=lambda p: (p.ranks > 1, p.seq_len or 0, p.ranks), reverse=True)
-    shown = sorted(fairly(longest, MAX_BARS), key=lambda p: point_order(ctx, p))
+    shown, note = beside_opponents(ctx, able)
     rows: list[Row] = []
     for order, point in enumerate(shown):
         full = point.full_s or 1.0
@@ -232,11 +229,6 @@ def phases(ctx: Context) -> list[Drawing]:
                     "full": duration_label(full, 6),
                 }
             )
-    note = (
-        f"Shown are {len(shown)} of {len(able)} points: of each source the longest on the most ranks."
-        if len(shown) < len(able)
-        else ""
-    )
     if len(able) < len(split):
         note += f" Left out: {plural(len(split) - len(able), 'point')} whose parts overlap, by their records."
 

@@ -10,8 +10,8 @@ from .rows import (
     Drawing,
     Row,
     base_row,
+    beside_opponents,
     collective_of,
-    fairly,
     interval_text,
     per_source,
     point_label,
@@ -27,7 +27,6 @@ from .rows import (
 from .series import DEFAULTS, group_by, scalar_params
 from .units import MISSING, duration_label, listed, percent_label, plural, ratio_label, significant, token_label
 
-MAX_POINTS = 14  # points with ablations: four bars each
 CURVE_STEPS = 24  # steps of the closed form's curve
 MAX_CHOICES = 24  # lines of the collective choice
 ABLATIONS = (
@@ -95,15 +94,10 @@ def causal_balance(ctx: Context) -> list[Drawing]:
 
 
 def ablations(ctx: Context) -> list[Drawing]:
-    """Four bars per point, as shares of its full time; of many points those of every algorithm, dilated first: the longest on
-    the most ranks that have cores each."""
+    """Four bars per point, as shares of its full time."""
     able = [p for p in ctx.points if p.ok and p.seq_len and (p.value("ablations.full_s") or 0) > 0]
-    able.sort(key=lambda p: (p.ranks > 1, not p.shares_cores, p.pattern == "dilated", p.seq_len or 0, p.ranks), reverse=True)
-    taken = fairly(fairly(able, len(able), lambda p: p.algorithm), MAX_POINTS)
-    shown = sorted(taken, key=lambda p: (point_order(ctx, p)[0], p.pattern != "dilated", point_order(ctx, p)))
+    shown, note = beside_opponents(ctx, able)
     rows = [row for order, point in enumerate(shown) for row in ablation_rows(ctx, point, order)]
-    left = len(able) - len(shown)
-    note = f"Shown are {len(shown)} of {len(able)} points: of each source and algorithm in turn the longest, on the most ranks with cores of their own." if left else ""
 
     def exposed(some: list[Point]) -> str:
         shares = [p.exposed_s / p.full_s for p in some if p.exposed_s is not None and p.full_s and p.ranks > 1]
