@@ -299,6 +299,9 @@ class Simulate(Case):
         self.assertLessEqual(max(map(len, out.splitlines())), 100)
         rows = self.rows("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--top", "2")
         self.assertEqual([(row["attention"], row["place"]) for row in rows], [("exact", "1"), ("exact", "2"), ("dilated", "1"), ("dilated", "2")])
+        pattern = "2048/1,16384/8,1048576/512"  # 1M tokens on 64 ranks, geometric
+        self.assertEqual([row["branches"] for row in rows], ["", "", pattern, pattern])
+        self.assertIn(f"# dilated attention, segments/rates {pattern}: another function of the tokens", out)
         rows = self.rows("recommend", "--cluster", "h100", "--seq-len", "1M", "--ranks", "64", "--pass", "forward_backward", "--top", "20")
         self.assertTrue(any(row["algorithm"].startswith("query_ring") for row in rows), rows)
         self.assertIn("has 4096 GPUs", self.expect(2, "recommend", "--cluster", self.CLUSTER, "--seq-len", "1M", "--ranks", "5000").stderr)

@@ -16,16 +16,6 @@ JsonNode layers_node(int64_t layers) {
   return layers == DependencyDepth::kNever ? JsonNode("never") : JsonNode(layers);
 }
 
-std::string branches_text(const DilatedPattern& pattern) {
-  std::string text;
-  for (const DilatedBranch& b : pattern.branches) {
-    if (!text.empty()) text += ',';
-    text += concat(b.segment_length, "/", b.dilation_rate);
-    if (b.summary_tokens > 0) text += concat("+", b.summary_tokens);
-  }
-  return text;
-}
-
 struct DepthRow {
   int ranks;
   const AttentionProblem& problem;

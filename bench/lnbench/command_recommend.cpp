@@ -34,6 +34,14 @@ struct Choice {
   double share;
 };
 
+// Title of the list of dilated candidates, which all have one pattern.
+std::string dilated_title(const Answer& a) {
+  const auto& found = a.ranking.dilated;
+  return concat(a.title("dilated"),
+                found.empty() ? "" : ", segments/rates " + branches_text(found[0].params.pattern),
+                ": another function of the tokens");
+}
+
 // `ratios`: times over those of the unchanged cluster, in the place of bytes sent.
 std::vector<Column<Choice>> choice_columns(bool ratios) {
   using enum Shown;
@@ -49,6 +57,11 @@ std::vector<Column<Choice>> choice_columns(bool ratios) {
        [](C c) { return to_json(c.record.memory.predicted_peak_bytes); }},
       {"bytes_per_rank", "sent", kBytes, 8, 2,
        [](C c) { return to_json(c.record.comm.predicted_bytes_per_rank); }},
+      {"branches", "branches w/r", kText, 26, 5,
+       [](C c) {
+         const DilatedPattern& pattern = c.record.params.pattern;
+         return pattern.kind == PatternKind::kDilated ? branches_text(pattern) : "";
+       }},
       {"ties", "", kText, 4, 3, [](C c) { return ties(c.record, c.first, c.share); }},
       {"cluster", "", kText, 9, 4, [](C c) { return c.record.params.cluster; }},
       {"why", "", kNote, 0, 0, [](C c) { return reason_text(c.record, c.first.timing.median_s); }},
@@ -170,8 +183,7 @@ int run_recommend(const Options& options) {
   std::vector<std::string> left_out;
   for (const Answer& a : answers) {
     add_ranking(table, a.title("exact"), "exact", a.ranking.exact, options.top, a.share);
-    add_ranking(table, a.title("dilated") + ": another function of the tokens", "dilated",
-                a.ranking.dilated, options.top, a.share);
+    add_ranking(table, dilated_title(a), "dilated", a.ranking.dilated, options.top, a.share);
     for (const std::string& line : a.ranking.left_out())
       if (std::ranges::find(left_out, line) == left_out.end()) left_out.push_back(line);
   }

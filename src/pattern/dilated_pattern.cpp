@@ -66,6 +66,16 @@ int64_t num_offsets(const DilatedBranch& branch) {
              : branch.dilation_rate;
 }
 
+std::string branches_text(const DilatedPattern& pattern) {
+  std::string text;
+  for (const DilatedBranch& b : pattern.branches) {
+    if (!text.empty()) text += ',';
+    text += concat(b.segment_length, "/", b.dilation_rate);
+    if (b.summary_tokens > 0) text += concat("+", b.summary_tokens);
+  }
+  return text;
+}
+
 void check_pattern(const DilatedPattern& pattern, const AttentionProblem& problem) {
   if (pattern.branches.empty()) throw UsageError("a pattern needs at least one branch");
   for (size_t b = 0; b < pattern.branches.size(); ++b) {

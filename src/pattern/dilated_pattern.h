@@ -66,6 +66,9 @@ DilatedPattern dense_pattern(int64_t seq_len);
 // other segment.
 DilatedPattern sparse_pattern(int64_t segment_length, int64_t summary_tokens);
 
+// "2048/1,8192/4": segment length and rate of each branch, "+c" behind one of c summary tokens.
+std::string branches_text(const DilatedPattern& pattern);
+
 // Throws UsageError when a branch or the pattern cannot be applied to `problem`.
 void check_pattern(const DilatedPattern& pattern, const AttentionProblem& problem);
 

@@ -142,5 +142,10 @@ TEST(PairCount, PaperFormula) {  // 2 N w d / r^2 with N = 1024, w = 256, r = 4,
   EXPECT_DOUBLE_EQ(paper_macs(p, {.branches = {{256, 4}}}), 2.0 * 1024 * 256 * 64 / 16);
 }
 
+TEST(DilatedPattern, ItsTextNamesSegmentsAndRates) {
+  EXPECT_EQ(branches_text({.branches = {{2048, 1}, {8192, 4}}}), "2048/1,8192/4");
+  EXPECT_EQ(branches_text(sparse_pattern(128, 8)), "128/1,128/1+8");
+}
+
 }  // namespace
 }  // namespace longnet
