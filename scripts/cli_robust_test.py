@@ -56,6 +56,22 @@ class Robust(Case):
             self.assertIn("no regular file", self.expect(2, "plan", name).stderr)
         self.expect(2, "compare", "x" * 5000, "y")
 
+    def test_an_output_that_cannot_be_written_is_refused_before_any_work(self):
+        kept, new, fifo = (self.path / name for name in ("kept.json", "new.json", "fifo"))
+        kept.write_text("kept")
+        os.mkfifo(fifo)
+        closed = self.path / "closed"
+        closed.mkdir(mode=0o555)
+        for where in ("/proc/x", "/sys/x", str(kept / "x"), *([] if os.geteuid() == 0 else [str(closed / "x")])):
+            for args in (("calibrate", "--quick", "-o"), ("validate", "--json"), ("env", "--json")):
+                done = self.expect(2, *args, where)
+                self.assertIn(f"cannot write {where}: ", done.stderr)
+                self.assertEqual(done.stdout, "")
+        for where in (kept, new, fifo):  # another mistake ends the command
+            self.assertNotIn("cannot write", self.expect(2, "validate", "--json", str(where), "--real", str(self.path / "none")).stderr)
+        self.assertEqual(kept.read_text(), "kept")
+        self.assertFalse(new.exists())
+
     def test_threads_that_cannot_start_are_errors(self):
         started = time.monotonic()
         done = in_shell('ulimit -v 400000; "$@"', "run", self.config, "--ranks", "64", "--set", "sweep.ranks=64", "-o", self.path / "a")

@@ -1,5 +1,6 @@
 #include "lnbench/terminal.h"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -53,6 +54,19 @@ bool is_terminal(int file_descriptor) {
          (kind == nullptr || std::string_view(kind) != "dumb");
 }
 
+// Opens a file to write and leaves it as it is; removes it again if it is new. Returns 0 or errno.
+int write_error(const char* path) {
+  if (const int made = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); made >= 0)
+    return ::close(made), ::unlink(path), 0;
+  if (errno != EEXIST) return errno;
+  std::error_code unknown;                                               // then it is no file
+  const bool is_file = std::filesystem::is_regular_file(path, unknown);  // a pipe may wait
+  const int found = is_file ? ::open(path, O_WRONLY | O_CLOEXEC) : ::access(path, W_OK);
+  if (found < 0) return errno == ENOENT ? 0 : errno;  // another rank tried, too, and removed it
+  if (is_file) ::close(found);
+  return 0;
+}
+
 // Columns of the terminal; a longer line would wrap, and only its last part be taken away.
 size_t terminal_columns() {
   winsize size{};
@@ -75,14 +89,14 @@ void write_file(const std::filesystem::path& path, const std::string& text, std:
 
 std::string why_not_written(const std::filesystem::path& path, std::string_view option) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const auto& touched = std::filesystem::exists(path) ? path : folder;
+  std::error_code unknown;
   std::string why;
-  if (!std::filesystem::is_directory(folder))
+  if (!std::filesystem::is_directory(folder, unknown))
     why = concat("there is no folder ", folder.string(), "\n  hint: make it, or");
-  else if (std::filesystem::is_directory(path))
+  else if (std::filesystem::is_directory(path, unknown))
     why = "that is a folder\n  hint:";
-  else if (::access(touched.c_str(), W_OK) != 0)
-    why = concat(std::strerror(errno), "\n  hint:");
+  else if (const int error = write_error(path.c_str()); error != 0)
+    why = concat(std::strerror(error), "\n  hint:");
   return why.empty()
              ? ""
              : concat("cannot write ", path.string(), ": ", why, " choose another ", option);

@@ -13,8 +13,8 @@ namespace longnet {
 // Throws UsageError, with `hint` behind it.
 void write_file(const std::filesystem::path& path, const std::string& text,
                 std::string_view hint = "");
-// Why `path` cannot be written, as far as its folder shows it: for a command that measures first.
-// Empty if it can. `option`: the one that names it.
+// Why `path` cannot be opened to write, tried without a change to it: for a command that measures
+// first. Empty if it can. `option`: the one that names it.
 std::string why_not_written(const std::filesystem::path& path, std::string_view option);
 
 // Throws that as a UsageError; of "" nothing.
