@@ -75,6 +75,14 @@ class Reference(unittest.TestCase):
         for path in sorted(REFERENCE.glob("validation*.json")):
             self.assertEqual(validate_real.page(json.loads(path.read_text())), path.with_suffix(".md").read_text(), path)
 
+    def test_the_error_of_clusters_of_cores_holds_the_filed_points(self):
+        for cluster, name, kind in (("cpu-2core", "validation-xeon", "attention"), ("cpu-2core-models", "validation-models-xeon", "training steps")):
+            file = json.loads((RESULTS.parent / f"configs/clusters/{cluster}.json").read_text())
+            points = json.loads((REFERENCE / f"{name}.json").read_text())["real"]["cases"]
+            error, source = file["error"]["value"], file["error"]["source"]
+            self.assertEqual(error, validate_real.error_of(points))
+            self.assertIn(f"results/reference/{name}.json: {validate_real.held_text(points, error)} of {kind}, ", source)
+
     def test_what_the_simulator_is_held_against_has_ten_samples(self):
         configs = sorted((REFERENCE.parent.parent / "configs").glob("validate-*.json"))
         self.assertEqual(len(configs), 3)

@@ -10,6 +10,7 @@ scripts/validate_real.sh makes the folders. Standard library only.
 """
 import argparse
 import json
+import math
 import pathlib
 import statistics
 import sys
@@ -20,6 +21,7 @@ from report.strata import HEADS, domain_text, percentile, program_of, samples_te
 DIFFER = {"mode", "transport", "kernel", "threads", "cluster"}
 SHOWN = ("algorithm", "seq_len", "ranks", "heads", "head_dim", "dtype", "causal")
 GOALS = (0.05, 0.15)  # for the median error and the 95th percentile
+HELD = 0.8  # share of points that a cluster's `error` is to hold
 
 
 def points_of(folder):
@@ -60,6 +62,21 @@ def summary(points, left_out, setup, goals):
             "reason": None, "setup": setup, "cases": points, "left_out": left_out}
 
 
+def factor_of(point):
+    """Factor between prediction and measurement, either way: the interval of a prediction holds those of at most 1 + `error`."""
+    return max(point["predicted_s"] / point["measured_s"], point["measured_s"] / point["predicted_s"])
+
+
+def error_of(points):
+    """The smallest `error` of a cluster file, in whole percents, whose intervals hold the share HELD of the points."""
+    return math.ceil(round(100 * (percentile(map(factor_of, points), HELD) - 1), 6)) / 100
+
+
+def held_text(points, error):
+    held = sum(factor_of(p) <= 1 + error for p in points)
+    return f"{held} of {len(points)} points ({100 * held / len(points):.0f} %)"
+
+
 def setup_of(folder):
     """Description of the measuring machine for the page; nothing that names it."""
     result = json.loads((pathlib.Path(folder) / "result.json").read_text())
@@ -87,6 +104,8 @@ def run_compare(args):
               f"{100 * p['error']:>+8.1f} %")
     print(f"# {len(points)} points: median error {100 * real['median_rel_error']:.1f} % (goal {100 * args.goals[0]:g}), "
           f"95th percentile {100 * real['p95_rel_error']:.1f} % (goal {100 * args.goals[1]:g}); {len(left_out)} left out")
+    error = error_of(points)
+    print(f'# "error" {error:g} in the cluster file: intervals hold {held_text(points, error)}')
     met = real["median_rel_error"] <= args.goals[0] and real["p95_rel_error"] <= args.goals[1]
     return 0 if met else 1
 

@@ -45,13 +45,14 @@ class Folders(unittest.TestCase):
         """The exit code and real.json."""
         out = self.path / "real.json"
         case = f"here={self.write('m', measured)}:{self.write('s', simulated)}"
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
             args = sys.argv
             sys.argv = ["validate_real.py", "compare", case, *options, "-o", str(out)]
             try:
                 code = validate_real.main()
             finally:
                 sys.argv = args
+        self.said = said.getvalue()
         return code, json.loads(out.read_text())
 
     def validation(self, real):
@@ -99,6 +100,16 @@ class Compare(Folders):
     def test_nothing_in_common_is_an_error(self):
         with self.assertRaises(SystemExit):
             self.compare([point("ring", 1.0)], [point("ring", 1.0, causal=True)])
+
+    def test_the_error_of_a_cluster_holds_four_points_of_five_either_way(self):
+        seconds = (1.0, 1.1, 1 / 1.2, 1.02, 1.5)
+        points = [{"predicted_s": s, "measured_s": 1.0} for s in seconds]
+        self.assertEqual(validate_real.error_of(points), 0.2)
+        self.assertEqual(validate_real.held_text(points, 0.2), "4 of 5 points (80 %)")
+        self.assertEqual(validate_real.held_text(points, 0.19), "3 of 5 points (60 %)")
+        lengths = range(1024, 6 * 1024, 1024)
+        self.compare([point("ring", 1.0, seq_len=n) for n in lengths], [point("ring", s, seq_len=n) for n, s in zip(lengths, seconds, strict=True)])
+        self.assertIn('# "error" 0.2 in the cluster file: intervals hold 4 of 5 points (80 %)\n', self.said)
 
     def test_percentile_is_the_nearest_rank(self):
         self.assertEqual(validate_real.percentile(range(1, 101), 0.95), 95)
