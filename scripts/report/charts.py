@@ -22,7 +22,7 @@ from . import (
     rows_time,
     rows_training,
 )
-from .doubt import joins_times, with_doubts
+from .doubt import joins_times, merge_doubts, with_doubts
 from .evidence import COMPUTED
 from .model import FORWARD, PASSES, STEP, Point
 from .noise import disturbed, key_of
@@ -166,7 +166,7 @@ def finding_of(kind: Kind | None, axis: str | None, drawing: Drawing) -> str:
     if drawing.finding or kind is None:
         return drawing.finding[:1].upper() + drawing.finding[1:]
     x, held = ("ranks", "rank_line") if axis == "ranks" else ("seq_len", "ranks")
-    rows = [r for r in drawing.rows if r.get("value") and r.get(x) and "series" in r and "doubt" not in r]
+    rows = [r for r in drawing.rows if r.get("value") and r.get(x) and "series" in r and "passed_by" not in r]
     decided = [r for r in rows if "undecided" not in r] or rows
     lines = group_by(decided, lambda r: (r["series"], r["source"], r[held], r.get("panel"))).values()
     longest = sorted(lines, key=lambda line: (-len({r[x] for r in line}), -max(r[x] for r in line)))
@@ -231,6 +231,7 @@ def complete(spec: dict[str, Any], parts: dict[str, Any], ctx: Context, drawing:
         values["side_scale"] = 0.45
     if kind:
         fill_log_axis(full, kind, drawing)
+    merge_doubts(full, drawing.rows)
     fill_scales(full, ctx, drawing)
     if drawing.panels:
         unit = {key: full.pop(key) for key in ("height", "encoding", "layer")}
@@ -288,7 +289,7 @@ def in_panels(meta: dict[str, Any], drawing: Drawing, compared: list[str]) -> Dr
 
     places = every = sorted({tuple(row[a] for a in axes) for row in series if all(row.get(a) is not None for a in axes)})
     limit = MAX_PANELS if len(axes) == 1 else MAX_PANELS_OF_TWO
-    decide = {tuple(row.get(a) for a in axes) for row in series if row.get("value") is not None and not {"doubt", "undecided"} & row.keys()}
+    decide = {tuple(row.get(a) for a in axes) for row in series if row.get("value") is not None and "undecided" not in row}
     if len(places) > limit and decide:  # panels are few: those of points that decide something
         places = [place for place in places if place in decide]
     runs = len({place[-1] for place in places}) if axes[-1] == "run" else 1

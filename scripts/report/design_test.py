@@ -387,8 +387,8 @@ class Design(unittest.TestCase):
         drawn = next(f for f in build_figures(ctx) if f.name == "latency")
         self.assertEqual([r["id"] for r in rows_of(drawn) if "doubt" in r], [records[0]["id"]])
         layers = {layer["name"]: layer for layer in drawn.spec["layer"]}
-        self.assertIn("!isValid(datum.doubt)", layers["line"]["transform"][0]["filter"])
-        self.assertEqual(layers["doubt"]["mark"]["text"], "?")
+        self.assertIn("!isValid(datum.passed_by)", layers["line"]["transform"][0]["filter"])
+        self.assertEqual([r["doubt_text"] for r in rows_of(drawn) if "doubt_text" in r], ["?"])
         self.assertIn("?: decides no claim", drawn.spec["title"]["subtitle"])
         self.assertIn("dilated: 16 s at 16K to 32 s at 32K", drawn.finding.lower().replace("k", "K"))
         days = [point("ring", n * K, 2, time_s=n * 86400.0) for n in (8, 16)]
@@ -396,6 +396,29 @@ class Design(unittest.TestCase):
         self.assertNotIn("Lines that decide", drawn.source_text)
         clean = next(f for f in build_figures(context(records)) if f.name == "latency")
         self.assertNotIn("doubt", [layer["name"] for layer in clean.spec["layer"]])
+
+    def test_a_line_of_disturbed_points_alone_is_drawn_and_marked(self) -> None:
+        records = [point(a, n * K, 2, time_s=n) for a in ("dilated", "ring") for n in (8, 16, 32)]
+        ids = [r["id"] for r in records[:3]]
+        ctx = context([*records, *(point("dilated", n * K, p, time_s=n / p) for n in (8, 16, 32) for p in (1, 4))])
+        ctx.runs[0].record |= {"summary": {"disturbed": dict.fromkeys(ids, "samples are 1.9 times apart")}}
+        figures = {f.name: f for f in build_figures(ctx)}
+        for name in ("latency", "strong_scaling"):
+            rows = rows_of(figures[name])
+            self.assertEqual({r["id"] for r in rows if "doubt" in r}, set(ids), name)
+            self.assertFalse([r for r in rows if "passed_by" in r], name)
+            self.assertIn('"name": "doubt"', json.dumps(figures[name].spec), name)
+            self.assertIn("?: decides no claim", figures[name].spec["title"]["subtitle"], name)
+        self.assertIn("Lines that decide no claim: dilated on 2 ranks (samples are 1.9 times apart).", figures["latency"].source_text)
+        ctx.runs[0].record["summary"]["disturbed"] |= {r["id"]: "busy" for r in records[3:]}
+        both = [r for r in rows_of(next(f for f in build_figures(ctx) if f.name == "latency")) if "doubt_text" in r]
+        self.assertEqual([r["doubt_text"] for r in both], 3 * ["??"])  # at one place of the picture
+        self.assertEqual(both[0]["doubt"], "dilated: samples are 1.9 times apart; ring: busy")
+        for record in records:  # their setup alone decides: the caption says so, once
+            record["metrics"] = {"usable_cores": 1}
+        drawn = next(f for f in build_figures(context(records)) if f.name == "latency")
+        self.assertFalse([r for r in rows_of(drawn) if "doubt" in r])
+        self.assertIn("Lines that decide no claim: dilated, ring on 2 ranks (4 threads", drawn.source_text)
 
     def test_a_flat_line_without_shared_work_says_so(self) -> None:
         def remark(records: list[dict[str, Any]]) -> str:
