@@ -227,9 +227,11 @@ class Plan(Case):
         done = self.expect(0, *args)
         self.assertIn("of 6 points fit", done.stdout)
         self.assertIn("GPU-hours", done.stdout)
+        self.assertIn("GPU-h: to measure it, ranks x (runs x time + check); runs: ", done.stdout.replace("\n#   ", " "))
         for row in self.rows(*args):
             if row["status"] == "ok":
-                self.assertGreater(float(row["gpu_hours"]), 8 * float(row["estimate_s"]) / 3600)
+                seconds = float(row["runs"]) * float(row["estimate_s"]) + float(row["check_s"])
+                self.assertAlmostEqual(float(row["gpu_hours"]) / (8 * seconds / 3600), 1)
                 self.assertGreater(int(row["memory_bytes"]), 0)
         (row,) = self.rows(*args, "--set", "sweep.algorithm=ring", "--set", "sweep.seq_len=1B", code=1)
         self.assertEqual(row["status"], "skipped_memory")

@@ -77,7 +77,7 @@ void note_memory(TableWriter& table, const PointPlan& plan) {
 struct PlanRow {
   int number;
   const Point& point;  // with its status
-  std::optional<double> flops{}, balance{}, seconds{}, gpu_hours{};
+  std::optional<double> flops{}, balance{}, seconds{}, runs{}, check_s{}, gpu_hours{};
   std::optional<int64_t> bytes_sent{}, messages{}, memory_bytes{};
 };
 
@@ -103,8 +103,11 @@ std::vector<Column<PlanRow>> plan_columns(bool on_cluster, const std::set<std::s
   if (on_cluster) {
     std::erase_if(columns, [](const auto& c) { return c.name == "flops" || c.name == "balance"; });
     std::ranges::find(columns, "bytes_per_rank", &Column<PlanRow>::name)->priority = 3;
-    columns.insert(columns.end() - 2,
-                   {"gpu_hours", "GPU-h", kNumber, 7, 0, [](R r) { return to_json(r.gpu_hours); }});
+    columns.insert(
+        columns.end() - 2,
+        {{"runs", "", kNumber, 5, 2, [](R r) { return to_json(r.runs); }},
+         {"check_s", "check", kSeconds, 8, 2, [](R r) { return to_json(r.check_s); }},
+         {"gpu_hours", "GPU-h", kNumber, 7, 0, [](R r) { return to_json(r.gpu_hours); }}});
   }
   return columns;
 }
@@ -147,21 +150,25 @@ int plan_on_cluster(const Options& options, const Config& config) {
     const PointRecord r = simulated.next();
     PlanRow row{.number = int(i) + 1, .point = {r.id, r.params, r.status, note_of(r)}};
     if (r.status == PointStatus::kOk) {
-      const ClusterCost cost = cost_on_cluster(r, config.measure);
+      const PointCost cost = cost_on_cluster(r, config.measure);
       row.bytes_sent = r.comm.predicted_bytes_per_rank;
       row.messages = r.comm.predicted_messages_per_rank;
       row.memory_bytes = r.memory.predicted_peak_bytes;
       row.seconds = r.timing.median_s;
-      row.gpu_hours = cost.gpu_hours;
-      all += cost;
+      row.runs = cost.runs;
+      row.check_s = cost.other_s;  // GPUs fill their inputs in no time
+      row.gpu_hours = all.add(cost, r.params.ranks);
       ++fitting;
     }
     table.add(row);
   }
   table.finish();
-  table.note(concat(fitting, " of ", points.size(), " points fit; time: of one pass, simulated; ",
-                    "GPU-h: to measure it (", config.measure.warmup, " + ",
-                    config.measure.min_samples, " runs or more, and its parts alone)"));
+  table.note(
+      concat(fitting, " of ", points.size(), " points fit; time: of one pass, simulated; ",
+             "GPU-h: to measure it, ranks x (runs x time + check); runs: ", config.measure.warmup,
+             " to warm up, ", config.measure.min_samples,
+             " samples or more, the rest of its parts alone; check: of its rows, on the host",
+             options.wide ? "" : " (--wide has both)"));
   table.note(concat("all of them: ", format_seconds(all.seconds), ", ",
                     human(all.gpu_hours, Shown::kNumber), " GPU-hours point by point, ",
                     human(all.gpu_hours_of_one_job(), Shown::kNumber), " in one job of ", all.ranks,
@@ -186,7 +193,7 @@ void add_point(MachineTotals& all, const PointPlan& plan, const MachineLimits& l
                const MeasureConfig& measure) {
   if (plan.point.status != PointStatus::kOk) return;
   ++all.runnable;
-  all.seconds += point_cost(plan, measure);
+  all.seconds += point_cost(plan, measure).seconds();
   all.unknown += plan.estimated_s <= 0 ? 1 : 0;
   all.crowded += on_gpu(plan.point.params) && !is_virtual(plan.point.params) &&
                  plan.point.params.ranks > limits.devices && limits.devices > 0;

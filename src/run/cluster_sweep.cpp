@@ -58,14 +58,12 @@ void UnchangedTimes::compare(PointRecord& record, const WhatIf& what_if) {
     record.metrics[kRatioToUnchanged] = seconds / unchanged->second;
 }
 
-ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure) {
+PointCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure) {
   PointPlan plan{.point = {simulated.id, simulated.params, simulated.status, simulated.reason},
                  .estimated_s = simulated.timing.median_s};
   plan.point.params.kernel = device_kernels().front().name;  // costs are those of any GPU
   plan.point.params.mode = Mode::kReal;
-  const double seconds = point_cost(plan, measure);
-  const int ranks = simulated.params.ranks;
-  return {seconds, seconds * ranks / 3600, ranks};
+  return point_cost(plan, measure);
 }
 
 }  // namespace longnet

@@ -41,16 +41,19 @@ class UnchangedTimes {
   std::map<std::string, double> seconds_;  // by the id of the point on no cluster
 };
 
-// Cost of measuring simulated points for real: seconds of all runs, and hours times ranks.
+// What it takes to measure a simulated point for real.
+PointCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure);
+// The same of several points, one after the other.
 struct ClusterCost {
   double seconds = 0, gpu_hours = 0;
   int ranks = 0;  // the largest point's
   double gpu_hours_of_one_job() const { return seconds * ranks / 3600; }
-  ClusterCost& operator+=(const ClusterCost& o) {
-    seconds += o.seconds, gpu_hours += o.gpu_hours, ranks = std::max(ranks, o.ranks);
-    return *this;
+  // Returns the point's GPU-hours.
+  double add(const PointCost& point, int point_ranks) {
+    const double hours = point.seconds() * point_ranks / 3600;
+    seconds += point.seconds(), gpu_hours += hours, ranks = std::max(ranks, point_ranks);
+    return hours;
   }
 };
-ClusterCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure);
 
 }  // namespace longnet

@@ -87,17 +87,19 @@ TEST(ClusterSweep, TimesOverThoseOfTheUnchangedCluster) {
 TEST(ClusterSweep, GpuHoursAreOfAllRunsOnAllRanks) {
   PointRecord r = make_record(small_point("ring", 4));
   r.timing.median_s = 0.25;
-  const ClusterCost few = cost_on_cluster(r, {.warmup = 1, .min_samples = 3}),
-                    many = cost_on_cluster(r, {.warmup = 1, .min_samples = 13});
-  EXPECT_GT(few.seconds, 4 * 0.25);
-  EXPECT_NEAR(many.seconds - few.seconds, 10 * 0.25, 1e-9);
-  EXPECT_DOUBLE_EQ(few.gpu_hours, few.seconds * 4 / 3600);
+  const PointCost few = cost_on_cluster(r, {.warmup = 1, .min_samples = 3}),
+                  many = cost_on_cluster(r, {.warmup = 1, .min_samples = 13});
+  EXPECT_GT(few.runs, 4);
+  EXPECT_EQ(few.run_s, 0.25);
+  EXPECT_GT(few.other_s, 0);
+  EXPECT_DOUBLE_EQ(many.seconds() - few.seconds(), 10 * 0.25);
   // A job for both points holds the ranks of the larger one all the time.
-  ClusterCost all = many;
-  all += {.seconds = 100, .gpu_hours = 100 * 8 / 3600.0, .ranks = 8};
-  all += few;
-  EXPECT_DOUBLE_EQ(all.seconds, few.seconds + many.seconds + 100);
-  EXPECT_DOUBLE_EQ(all.gpu_hours, few.gpu_hours + many.gpu_hours + 100 * 8 / 3600.0);
+  ClusterCost all;
+  EXPECT_DOUBLE_EQ(all.add(few, 4), (few.runs * 0.25 + few.other_s) * 4 / 3600);
+  const double large = all.add({.runs = 10, .run_s = 9, .other_s = 10}, 8);
+  EXPECT_DOUBLE_EQ(large, 100 * 8 / 3600.0);
+  EXPECT_DOUBLE_EQ(all.seconds, few.seconds() + 100);
+  EXPECT_DOUBLE_EQ(all.gpu_hours, few.seconds() * 4 / 3600 + large);
   EXPECT_DOUBLE_EQ(all.gpu_hours_of_one_job(), all.seconds * 8 / 3600);
 }
 

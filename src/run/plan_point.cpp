@@ -359,13 +359,13 @@ PointPlan plan_point(const Point& point, const MachineLimits& machine, int threa
   return plan;
 }
 
-double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
-  if (plan.point.status != PointStatus::kOk) return 0;
+PointCost point_cost(const PointPlan& plan, const MeasureConfig& measure) {
+  if (plan.point.status != PointStatus::kOk) return {};
   const PointParams& p = plan.point.params;
   const double samples = double(measure.warmup + measure.min_samples);
   if (is_virtual(p)) {  // its other work is below a tenth; an output comes before a whole backward
     const double passes = has_forward(p.pass) || plan.share < 1 ? 1 : 1.4;
-    return 1.1 * passes * plan.estimated_s * samples;
+    return {1.1 * passes * samples, plan.estimated_s};
   }
   double keys = 0;
   for (const DilatedBranch& b : p.pattern.branches)
@@ -376,12 +376,12 @@ double point_cost(const PointPlan& plan, const MeasureConfig& measure) {
       p.ranks;
   double runs = samples + ablation_runs(plan.estimated_s, p), references = 1;
   if (has_layers(p.scope))  // two forward passes; no rows of attention are recomputed
-    return plan.estimated_s * (runs + 2) + plan.check_s + fill;
+    return {runs + 2, plan.estimated_s, plan.check_s + fill};
   if (has_backward(p.pass)) {  // the output is made once before; dQ takes the keys twice more
     runs += has_forward(p.pass) ? 1 : 0.4;
     references = 3;
   }
-  return plan.estimated_s * runs + fill + 5e-6 * references * keys * double(p.problem.num_heads);
+  return {runs, plan.estimated_s, fill + 5e-6 * references * keys * double(p.problem.num_heads)};
 }
 
 }  // namespace longnet

@@ -101,9 +101,14 @@ void skip_for_memory(Point& point, int64_t needed, int64_t allowed, std::string_
 // host's cores where the point runs on a GPU. None for other points.
 std::optional<PointParams> checking_run(const PointParams& params);
 
-// Seconds that a point takes to measure, by the estimate of its plan: its runs and ablations,
-// filling the inputs, and the reference for the sampled queries, which regenerates every key that
-// they see.
-double point_cost(const PointPlan& plan, const MeasureConfig& measure);
+// What it takes to measure a point, by the estimate of its plan.
+struct PointCost {
+  double runs = 0, run_s = 0;  // samples, warm-ups and ablations
+  // Filling the inputs, and the reference for the sampled queries, which regenerates every key that
+  // they see.
+  double other_s = 0;
+  double seconds() const { return runs * run_s + other_s; }
+};
+PointCost point_cost(const PointPlan& plan, const MeasureConfig& measure);
 
 }  // namespace longnet

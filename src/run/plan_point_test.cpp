@@ -163,12 +163,12 @@ TEST(PointCost, RunsInputsAndReference) {
   PointPlan plan = small_plan("local", 1);
   plan.estimated_s = 1;  // worth three rounds of two modes
   const double inputs = 3e-8 * 256 * 2 * 4 * 16, reference = 5e-6 * 256 * 4;
-  EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}),
+  EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}).seconds(),
                    5 + 3 * 2 + inputs + reference);
   plan.point.params.mode = Mode::kVirtual;
-  EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}), 5.5);
+  EXPECT_DOUBLE_EQ(point_cost(plan, {.warmup = 1, .min_samples = 4}).seconds(), 5.5);
   plan.point.status = PointStatus::kTimeout;
-  EXPECT_EQ(point_cost(plan, {}), 0);
+  EXPECT_EQ(point_cost(plan, {}).seconds(), 0);
 }
 
 TEST(PointSchedule, AGroupHasItsShareOfRanksAndBatch) {

@@ -61,7 +61,7 @@ struct Plan {
   RunnerOptions runner;
   int threads = 1;
 
-  double cost(size_t i) const { return point_cost(points[i], runner.measure); }
+  double cost(size_t i) const { return point_cost(points[i], runner.measure).seconds(); }
   double cost_after(size_t index, const std::vector<bool>& todo) const {
     double seconds = 0;
     for (size_t i = index + 1; i < points.size(); ++i)
