@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <set>
 
 namespace longnet {
@@ -78,6 +79,25 @@ TEST(Axes, TextsNameWhatIsNotTheDefault) {
   EXPECT_EQ(options_text(p), "zigzag Pu=2 G=4 causal");
   EXPECT_EQ(series_name(p),
             "usp virtual cpu layout=zigzag kv_heads=4 causal=true ranks=1 ulysses_degree=2");
+}
+
+// Labels that are no key: "Pu=", "rows kept".
+TEST(Axes, EachLabelIsExplained) {
+  std::ifstream page(LONGNET_SOURCE_DIR "/docs/commands.md");
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(page, line);) rows.push_back(line);
+  for (const Axis& axis : axes()) {
+    const std::string label(axis.use.label.value_or(""));
+    if (label.empty() || label.starts_with(axis.key)) continue;
+    EXPECT_TRUE(std::ranges::any_of(rows,
+                                    [&](const std::string& row) {
+                                      return row.starts_with("| `") &&
+                                             row.find(label) != std::string::npos &&
+                                             row.find(concat("`", axis.key, "`")) !=
+                                                 std::string::npos;
+                                    }))
+        << label << " of " << axis.key;
+  }
 }
 
 }  // namespace
