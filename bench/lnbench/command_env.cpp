@@ -53,7 +53,7 @@ int run_env(const Options& options) {
               << "\n"
               << "memory    " << format_bytes(double(env.memory_limit_bytes)) << " usable of "
               << format_bytes(double(env.memory_bytes)) << "\n"
-              << "simd      " << simd_target() << "\n"
+              << "simd      " << simd_text(simd_target()) << "\n"
               << "fma peak  " << format_si(measure_fma_peak_flops(1, 0.3), "FLOP/s")
               << " on one core, "
               << format_si(measure_fma_peak_flops(env.usable_threads, 0.3), "FLOP/s") << " on "

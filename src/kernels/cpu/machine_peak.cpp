@@ -99,6 +99,10 @@ std::vector<std::string> simd_targets() {
 
 std::string simd_target() { return simd_targets().front(); }
 
+std::string simd_text(const std::string& target) {
+  return target.starts_with("AVX3") ? "AVX-512 (" + target + ")" : target;
+}
+
 ScopedSimdTarget::ScopedSimdTarget(const std::string& name) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     if (name != hwy::TargetName(target)) continue;

@@ -17,6 +17,9 @@ std::vector<std::string> simd_targets();
 // The instruction set that the cpu kernel runs on now.
 std::string simd_target();
 
+// Name of an instruction set as its maker has it, and Highway's: "AVX-512 (AVX3_ZEN4)", "AVX2".
+std::string simd_text(const std::string& target);
+
 // Makes the whole process use the named instruction set until it is destroyed. Throws UsageError on
 // a name that simd_targets() does not list. Not for use while kernels run.
 class ScopedSimdTarget {

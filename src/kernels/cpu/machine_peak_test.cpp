@@ -18,6 +18,11 @@ TEST(SimdTargetsTest, ScopeSelectsAndRestores) {
   EXPECT_THROW(ScopedSimdTarget("AVX9"), UsageError);
 }
 
+TEST(SimdTargetsTest, Avx512HasItsName) {
+  EXPECT_EQ(simd_text("AVX3_ZEN4"), "AVX-512 (AVX3_ZEN4)");
+  EXPECT_EQ(simd_text("AVX2"), "AVX2");
+}
+
 // No upper bounds: they depend on the machine.
 TEST(MachinePeakTest, MeasuresSomethingOnEveryTarget) {
   for (const std::string& name : simd_targets()) {
