@@ -372,7 +372,8 @@ def judge(ctx: Context) -> list[Claim]:
     claims = []
     for c, test in CATALOGUE:
         own = ctx.of_passes(*c.passes)
-        nothing = "no forward pass was run" if ctx.points and not own.points else ""
+        wanted = f"a forward pass {'alone or with a backward' if BOTH in c.passes else 'alone'}"
+        nothing = f"no point is of {wanted}" if ctx.points and not own.points else ""
         claims.append(replace(c, evidence=[Evidence(s, NOT_TESTED, nothing) if nothing else test(own, s) for s in ([c.about] if c.about else sources)]))
     return [replace(c, evidence=[apart(claims, c, e) for e in c.evidence]) for c in claims]
 
