@@ -40,7 +40,7 @@ from .rows import (
     spread,
 )
 from .series import group_by, sources_of
-from .specs import KINDS, PLOTS, Kind, encodings, expand, fill_log_axis, fill_scales, load_json, load_specs
+from .specs import KINDS, PLOTS, Kind, encodings, expand, fill_log_axis, fill_scales, has_rows, load_json, load_specs
 from .units import percent_label, plural, token_label
 
 # They hold the row builders by name.
@@ -93,8 +93,8 @@ def key_of_marks(spec: dict[str, Any], drawing: Drawing) -> str:
     sources = sources_in(spec["usermeta"]["figure"], drawing)
     marks = "points" in spec["layer"] or not sources
     parts = [MARK_TEXT.get(s, s) for s in sources] if marks else ["source: " + ", ".join(sources)]
-    if stated := spec["usermeta"]["figure"].get("key"):
-        parts.append(stated)
+    drawn = [layer for layer in spec["layer"] if isinstance(layer, dict) and has_rows(layer, drawing.rows)]
+    parts += [some["key"] for some in (spec["usermeta"]["figure"], *drawn) if "key" in some]
     if stopped := [row["status"] for row in drawing.rows if "slot" in row]:
         left_out = sum(status.startswith("skipped") for status in stopped)
         counts = ((left_out, "left out"), (len(stopped) - left_out, "wrong or failed"))

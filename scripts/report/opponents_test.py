@@ -221,6 +221,21 @@ class Opponents(unittest.TestCase):
         self.assertEqual(len({r["label"] for r in rows_of(drawn)}), 1)
         self.assertIn("Left out: 1 point whose parts overlap", drawn.caption)
 
+    def test_one_device_in_the_place_of_all_ranks_has_no_messages_among_its_parts(self) -> None:
+        walk = opponent(8 * K, 4, algorithm="dilated")
+        walk["params"]["mode"] = "virtual"
+        walk["ablations"] = None
+        walk["timing"]["median_s"] = 1.0
+        walk["phases"] = {"compute_s": 0.75, "merge_s": 0.25, "communication_s": None, "exposed_communication_s": None}
+        drawn = figure([walk], "phases")
+        self.assertEqual({r["phase"]: r["share"] for r in rows_of(drawn)}, {"compute": 0.75, "merge": 0.25})
+        self.assertEqual(drawn.finding, "At the median compute 75 %, merge 25 % (measured).")
+        self.assertIn("One device in the place of all ranks moves no messages", drawn.caption)
+        self.assertEqual(drawn.spec["title"]["subtitle"], "source: measured")
+        drawn = figure([walk, opponent(8 * K, 4, algorithm="ring")], "phases")
+        self.assertRegex(drawn.finding, "exposed messages .* %, merge")  # of the ring alone
+        self.assertIn("tick: all messages", drawn.spec["title"]["subtitle"])
+
     def test_error_against_ranks(self) -> None:
         records = [opponent(8 * K, p, algorithm=a) for a in ("ring", "ulysses") for p in (1, 2, 4)]
         records[2] |= {"status": "check_failed", "reason": "beyond the tolerance"}

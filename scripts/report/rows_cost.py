@@ -196,12 +196,16 @@ def share_of_peak(ctx: Context) -> list[Drawing]:
 
 def disjoint_parts(point: Point) -> dict[str, float] | None:
     """Seconds that add up to the full time; None where the record's parts overlap and cannot be stacked.
-    Exposed communication is signed: below zero it is noise, and the others exceed the full time by as much."""
+    Exposed communication is signed: below zero it is noise, and the others exceed the full time by as much. One device in the place
+    of all ranks moves no messages and waits for no rank: it has compute and merge alone."""
     full = point.full_s or 0.0
     compute, merge = (point.num(f"phases.{key}") or 0.0 for key in ("compute_s", "merge_s"))
     exposed = point.exposed_s or 0.0
     rest = full - compute - exposed - merge
-    return None if rest < -OVERLAP * full else dict(zip(PHASES, (compute, exposed, merge, rest)))
+    if rest < -OVERLAP * full:
+        return None
+    parts = dict(zip(PHASES, (compute, exposed, merge, rest)))
+    return {name: parts[name] for name in ("compute", "merge")} if point.mode == "virtual" else parts
 
 
 def phases(ctx: Context) -> list[Drawing]:
@@ -231,10 +235,13 @@ def phases(ctx: Context) -> list[Drawing]:
             )
     if len(able) < len(split):
         note += f" Left out: {plural(len(split) - len(able), 'point')} whose parts overlap, by their records."
+    if any(p.mode == "virtual" for p in shown):
+        note += " One device in the place of all ranks moves no messages and waits for no rank: its points have neither part."
 
     def typical(some: list[Point]) -> str:
         parts = [(disjoint_parts(p) or {}, p.full_s or 1.0) for p in some]
-        shares = {phase: statistics.median(times[phase] / full for times, full in parts) for phase in PHASES}
+        found = {phase: [times[phase] / full for times, full in parts if phase in times] for phase in PHASES}
+        shares = {phase: statistics.median(values) for phase, values in found.items() if values}
         return "at the median " + ", ".join(f"{phase} {percent_label(share)}" for phase, share in shares.items())
 
     return single(rows, shown, note=note.strip(), finding=per_source(shown, typical))

@@ -91,7 +91,7 @@ def expand(node: Any, parts: dict[str, Any], rows: list[Row]) -> Any:
         return [expand(item, parts, rows) for item in node]
     if not isinstance(node, dict):
         return node
-    full = {key: value for key, value in node.items() if key not in ("use", "where")}
+    full = {key: value for key, value in node.items() if key not in ("use", "where", "key")}
     if "use" in node:
         full = copy.deepcopy(parts["axes"][node["use"]]) | full
     if "where" in node:
