@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -272,6 +273,19 @@ class Results(unittest.TestCase):
         )
         self.assertIn("Run 2 (b)", output.read_text())
         self.assertTrue((self.folder / "pictures" / "latency.svg").is_file())
+
+    def test_a_report_of_published_results_adds_no_file_to_git(self) -> None:
+        git = ["git", "-C", str(ROOT)]
+        if not (ROOT / ".git").exists() or not shutil.which("git") or subprocess.run([*git, "rev-parse"], capture_output=True).returncode:
+            self.skipTest("no checkout that git may read")
+        run, other = (ROOT / "results" / name for name in ("reference/complexity", "h200/model-step"))
+        for arguments in ([run], [other], [run, other], ["--validation", run.with_name("validation-xeon.json")]):
+            output = make_report.default_output(make_report.parse_arguments(list(map(str, arguments))))
+            written = [str(output), str(output.parent / "plots" / "latency.svg")]
+            ignored = subprocess.run([*git, "check-ignore", "--no-index", *written], capture_output=True, text=True)
+            self.assertEqual(ignored.stdout.split(), written)
+        tracked = subprocess.run([*git, "ls-files", "--cached", "--ignored", "--exclude-standard"], capture_output=True, text=True)
+        self.assertEqual(tracked.stdout, "")
 
     def test_fixture_follows_the_schema(self) -> None:
         schema = ROOT / "configs" / "schema" / "result.schema.json"
