@@ -177,6 +177,17 @@ class Documents(unittest.TestCase):
 
 
 class Scripts(unittest.TestCase):
+    def test_quickstart_keeps_progress_among_the_rows_without_excluded_points(self) -> None:
+        lines = (ROOT / "scripts/quickstart.sh").read_text(encoding="utf-8").splitlines()
+        used = [line for line in lines if line.startswith(("without_excluded()", "in_order=")) or line.endswith('"$result" | without_excluded')]
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "lnbench"
+            program.write_text("#!/bin/sh\nfor s in ok skipped_excluded ok; do echo id $s; echo [1/3] $s >&2; done\n", encoding="utf-8")
+            program.chmod(0o755)
+            script = ["mpirun() { shift 2; \"$@\"; }", f"lnbench={program} ranks=2 config=c result=r", *used]
+            done = subprocess.run(["bash", "-c", "\n".join(script)], capture_output=True, text=True, check=True)
+        self.assertEqual((done.stdout, done.stderr), (2 * "id ok\n[1/3] ok\n", ""))
+
     def test_help_prints_the_comment_at_the_top_and_options_are_not_ignored(self) -> None:
         found = [p for p in (ROOT / "scripts").glob("*.sh") if '/common.sh"\n' in p.read_text(encoding="utf-8")]
         self.assertGreaterEqual(len(found), 8)
