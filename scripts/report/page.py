@@ -302,8 +302,9 @@ def render_training(ctx: Context, figures: list[Figure]) -> str:
 
 def render_validation(ctx: Context, figures: list[Figure]) -> str:
     """The page of a validation alone."""
-    sections = [validation_answer(ctx.validation or {}, "".join(map(figure_html, figures))), validation_section(ctx.validation or {})]
-    return whole_page(ctx, sections, drawn=bool(figures))
+    drawn = [f for f in figures if not f.absent]
+    sections = [validation_answer(ctx.validation or {}, "".join(map(figure_html, drawn))), validation_section(ctx.validation or {})]
+    return whole_page(ctx, sections, drawn=bool(drawn))
 
 
 def whole_page(ctx: Context, sections: list[str], drawn: bool) -> str:

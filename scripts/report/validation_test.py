@@ -54,6 +54,13 @@ class ValidationReport(unittest.TestCase):
         with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
             make_report.main([])
 
+    def test_a_validation_of_no_published_measurement_is_a_report(self) -> None:
+        measured = ROOT / "results/reference/validation-xeon.json"
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual(make_report.main(["--validation", str(measured), "-o", str(self.folder / "report.html")]), 0)
+        self.assertIn("report.html: a validation, 0 figures (1 without data)", said.getvalue())
+        self.assertIn("Median error 4.7 %", (self.folder / "report.html").read_text())
+
 
 if __name__ == "__main__":
     unittest.main()
