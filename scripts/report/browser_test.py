@@ -105,6 +105,16 @@ WIDE = """(() => { const edge = document.documentElement.getBoundingClientRect()
     const b = t.getBoundingClientRect(), more = (wider - 1) * b.width, share = {end: 1, middle: 0.5}[t.getAttribute('text-anchor')] ?? 0;
     return b.left - share * more < edge.left || b.right + (1 - share) * more > edge.right;
   }).map((t) => t.textContent); })()"""
+# Labels of a saved picture's legends that would touch the next symbol in a font 1.2 times as wide as Arial.
+TOUCHING = """(() => {
+  const canvas = document.createElementNS('http://www.w3.org/1999/xhtml', 'canvas').getContext('2d');
+  canvas.font = `100px ${document.querySelector('text').getAttribute('font-family')}`;
+  const wider = 1.2 * 1273 / canvas.measureText('abcdefghijklmnopqrstuvwxyz').width;
+  const symbols = [...document.querySelectorAll('.role-legend-symbol path')].map((s) => s.getBoundingClientRect());
+  return [...document.querySelectorAll('.role-legend-label text')].filter((t) => {
+    const b = t.getBoundingClientRect();
+    return symbols.some((s) => s.left > b.left && s.top < b.bottom && s.bottom > b.top && b.left + wider * b.width > s.left);
+  }).map((t) => t.textContent); })()"""
 # Pictures that reach beyond their box.
 OUTSIDE = """[...document.querySelectorAll('.card')].filter((card) => card.querySelector('svg').getBoundingClientRect().right > card.getBoundingClientRect().right + 1)
   .map((card) => card.parentElement.innerText.slice(0, 30))"""
@@ -275,6 +285,7 @@ class ReportInBrowser(unittest.TestCase):
             self.browser.open(picture.as_uri())
             self.assertGreater(self.js("document.querySelectorAll('text').length"), 10)
             self.assertEqual(self.js(WIDE), [], picture.name)
+            self.assertEqual(self.js(TOUCHING), [], picture.name)
 
     def test_overlap_and_contrast_would_be_seen(self) -> None:
         self.visit("full")

@@ -24,13 +24,15 @@ from xml.etree import ElementTree
 
 from .charts import Figure
 from .markup import script_safe
-from .specs import PLOTS, load_json, load_specs
+from .specs import PLOTS, encodings, load_json, load_specs
 
 VEGA_LITE = "6.4"
 KEPT_LIBRARY = Path(sys.prefix) / f"charts-{VEGA_LITE}.js"  # the environment's: scripts/python_env.sh has it made
 NARROW, WIDE = " .,:;'|!()[]/·ijltfr", "mwMW%@"
 WIDER, BOLD = 1.35, 1.1
 MARGIN_PX = 4
+LEGEND_PX, SYMBOL_PX = 800, 20  # widths of legends and of their symbols
+LEGEND_ROOM = 0.25  # behind a legend's label, of its width
 
 
 class EngineError(Exception):
@@ -123,6 +125,17 @@ def texts_of(node: ElementTree.Element, x: float = 0.0) -> Iterator[tuple[float,
         yield from texts_of(child, x)
 
 
+def with_legend_room(spec: dict[str, Any]) -> dict[str, Any]:
+    """The themed spec with gaps between the columns of its legends in which the longest label has room in a wider font, and
+    with as few columns as then fit."""
+    legend = spec["config"]["legend"]
+    scales = [d["scale"] for channel, d in encodings(spec) if channel in ("color", "shape", "strokeDash") and isinstance(d.get("scale"), dict)]
+    longest = legend["labelFontSize"] * max((width_of(str(label)) for scale in scales for label in scale.get("domain", [])), default=0.0)
+    gap = legend["columnPadding"] + LEGEND_ROOM * longest
+    columns = int((LEGEND_PX + gap) // (SYMBOL_PX + longest + gap))
+    return spec | {"config": spec["config"] | {"legend": legend | {"columnPadding": round(gap), "columns": max(1, min(legend["columns"], columns))}}}
+
+
 def with_room(svg: str) -> str:
     """The picture, which the engine lays out with its own font, with room at both sides for a browser's wider one."""
     head = re.match(r'<svg [^>]*(width="([\d.]+)" height="([\d.]+)" viewBox="0 0 \2 \3"><rect width="\2" height="\3")', svg)
@@ -139,7 +152,8 @@ def draw(figures: list[Figure], folder: Path) -> None:
     import vl_convert
 
     for figure in figures:
-        svg = vl_convert.vegalite_to_svg(themed(figure.spec), vl_version=VEGA_LITE, allowed_base_urls=[])
+        spec = with_legend_room(themed(figure.spec))
+        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
         (folder / f"{figure.name}.svg").write_text(with_room(svg), encoding="utf-8")
         (folder / f"{figure.name}.png").write_bytes(vl_convert.svg_to_png(svg, scale=2.0))
 
