@@ -17,6 +17,7 @@ import json
 import math
 import pathlib
 import shutil
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -60,12 +61,26 @@ PARAMETERS: dict[str, Callable[[Json, float], None]] = {
     "NVLink payload": value("links", "intra", "bandwidth_bytes_per_s", devices="a100 a800 h100 h200 h800"),
     "NVLink payload of Blackwell": value("links", "intra", "bandwidth_bytes_per_s", devices="gb200"),
     "call inside a node": value("links", "intra", "call_s"),
+    "a channel inside a node, A100, A800": value("links", "intra", "channel_bytes_per_s", devices="a100 a800"),
+    "a channel inside a node": value("links", "intra", "channel_bytes_per_s", devices="h100 h200 h800 gb200"),
     "payload of NDR": value("links", "inter", "bandwidth_bytes_per_s", devices="h100 h200 h800 gb200"),
     "payload of HDR": value("links", "inter", "bandwidth_bytes_per_s", devices="a100 a800"),
     "call between nodes": value("links", "inter", "call_s"),
     "overhead a message": value("links", "inter", "overhead_s"),
     "a channel": value("links", "inter", "channel_bytes_per_s"),
     "host": value(),  # as --what-if host, in the cases
+}
+
+# Numbers that several sources have, each of its machine. Cluster files have their geometric mean.
+READINGS: dict[str, dict[str, float]] = {
+    "call inside a node": {"HF Smol Training Playbook": 7.0e-6, "MSCCL++ NDmv4 performance": 8.7e-6, "Vultr B200 cluster test": 9.6e-6},
+    "call between nodes": {
+        "HF Smol Training Playbook": 32e-6,
+        "MSCCL++ NDmv4 performance": 24.3e-6,
+        "Together AI NCCL tests": 19.7e-6,
+        "Vultr B200 cluster test": 10.3e-6,
+    },
+    "overhead a message": {"HF Smol Training Playbook": 2.4e-6, "MSCCL++ NDmv4 performance": 1.42e-6, "Vultr B200 cluster test": 1.53e-6},
 }
 
 # Values that were read in a source of cases, as another one has them, over the shipped ones.
@@ -77,16 +92,22 @@ ELSEWHERE: dict[str, dict[str, float]] = {
     "HF Smol Training Playbook": {
         "payload of NDR": 1 / 0.97,  # data sheet: 400 Gbit/s
         "a channel": 14 / 21.3,  # NCCL 2.29, src/graph/paths.cc
-        # All-to-alls of 1 KB on A100 with InfiniBand (MSCCL++): 9.34, 29.8 and 49.7 us of 8, 2 and 16 GPUs,
-        # less steps of LL; in the last a send and a receive for each of 8 peers in another node.
-        "call inside a node": 8.74 / 7.0,
-        "call between nodes": 27.1 / 32,
-        "overhead a message": 1.42 / 2.4,
     },
+    "Vultr B200 cluster test": {"a channel inside a node": 21.3 / 21.2},  # between nodes of AWS p5
+    "UltraAttn, pairs": {"a channel inside a node, A100, A800": 21.2 / 17.9},  # of a B200
     "NVIDIA/nccl issue 1138": {"payload of HDR": 0.97 * 25 / 22.9},  # the share of NDR
     # NCCL, src/graph/topo.h
     "MIT ORCD benchmarks": {"NVLink payload of Blackwell": 721.8 / 668.6},
 }
+
+
+def without(source: str) -> dict[str, float]:
+    """Scales from which the fit without a source begins: its numbers as others have them."""
+    scales = dict(ELSEWHERE.get(source, {}))
+    for name, readings in READINGS.items():
+        others = [value for other, value in readings.items() if other != source]
+        scales[name] = statistics.geometric_mean(others) / statistics.geometric_mean(readings.values())
+    return scales
 
 
 class Predictor:
@@ -170,7 +191,7 @@ def refit(lnbench: pathlib.Path) -> tuple[dict[str, float], dict[str, tuple[int,
         left_out = list(errors)
         for source in dict.fromkeys(c["source"] for c in shipped):
             seen = [i for i, c in enumerate(shipped) if c["source"] != source]
-            logs = fit([errors[i] for i in seen], [slopes[i] for i in seen], ELSEWHERE.get(source, {}))
+            logs = fit([errors[i] for i in seen], [slopes[i] for i in seen], without(source))
             held = log_errors(predictor.cases(logs))
             for i, c in enumerate(shipped):
                 if c["source"] == source:

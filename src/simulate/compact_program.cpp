@@ -24,6 +24,7 @@ class Packer {
     out_.collectives = in_.collectives;
     out_.out_offsets = offsets_of(OpKind::kSend);
     out_.in_offsets = offsets_of(OpKind::kRecv);
+    out_.largest_tensors.resize(out_.out_offsets.size());
     waited_.resize(in_.ops.size());
     place_.resize(in_.ops.size());
     for (size_t i = 0; i < in_.ops.size(); ++i) add(int(i));
@@ -40,7 +41,11 @@ class Packer {
     const uint32_t place = uint32_t(lane) << kLaneShift | uint32_t(ops.size());
     place_[size_t(id)] = place;
     CompactOp packed{.kind = op.kind, .amount = op.amount};
-    if (op.kind == OpKind::kSend) packed.peer = index_in(out_.out_offsets, offset_of(op));
+    if (op.kind == OpKind::kSend) {
+      packed.peer = index_in(out_.out_offsets, offset_of(op));
+      double& largest = out_.largest_tensors[size_t(packed.peer)];
+      largest = std::max(largest, op.amount / op.tensors);
+    }
     if (op.kind == OpKind::kRecv) packed.peer = index_in(out_.in_offsets, offset_of(op));
     if (op.kind == OpKind::kCollective || is_attend(op.kind)) packed.peer = op.peer;
     for (const int before : op.after) {
@@ -115,7 +120,8 @@ uint64_t fingerprint(const ProgramSet& programs) {
     add(values.size());
     for (const auto value : values) add(value);
   };
-  for (const int number : {programs.ranks, programs.period, int(programs.exclusive_or)})
+  for (const int number :
+       {programs.ranks, programs.period, int(programs.exclusive_or), programs.inner_group})
     add(number);
   for (const CompactProgram& program : programs.classes) {
     for (const std::vector<CompactOp>& lane : program.lanes) {
@@ -129,6 +135,7 @@ uint64_t fingerprint(const ProgramSet& programs) {
     add_all(program.next);
     add_all(program.out_offsets);
     add_all(program.in_offsets);
+    add_all(program.largest_tensors);
     for (const auto& lane : program.issued_s) add_all(lane);
     for (const CompactCollective& c : program.collectives) {
       for (const int n : {c.group.first, c.group.stride, c.group.count}) add(n);
@@ -153,7 +160,7 @@ int64_t CompactProgram::num_ops() const {
 int64_t CompactProgram::storage_bytes() const {
   return num_ops() * int64_t{sizeof(CompactOp)} + int64_t(next.size() * sizeof(uint32_t)) +
          int64_t((out_offsets.size() + in_offsets.size()) * sizeof(int)) +
-         int64_t{sizeof(CompactProgram)};
+         int64_t(largest_tensors.size() * sizeof(double)) + int64_t{sizeof(CompactProgram)};
 }
 
 int LooseProgram::add(OpKind kind, Rank peer, double amount, std::vector<int> after) {

@@ -81,6 +81,7 @@ struct CompactProgram : ProgramTotals {
   std::vector<uint32_t> next{};  // lane << kLaneShift | index in the lane
   // Ranks that messages go to and come from, as Twins::offset_of from the own one, ascending.
   std::vector<int> out_offsets{}, in_offsets{};
+  std::vector<double> largest_tensors{};  // bytes, of what is sent to each of out_offsets
   std::vector<CompactCollective> collectives{};
   // Time at which the host has issued each op; empty where issuing takes 0 s (ClusterSpec::host_s).
   std::array<std::vector<double>, kLanes> issued_s{};
@@ -117,6 +118,7 @@ struct Twins {
 };
 
 struct ProgramSet : Twins {
+  int inner_group = 0;                    // Schedule::inner_group; 0: one communicator for all
   std::vector<CompactProgram> classes{};  // one for each of the ranks 0 .. period - 1
   const CompactProgram& of(Rank rank) const { return classes[size_t(rank % period)]; }
 };
@@ -131,6 +133,7 @@ struct LooseOp {
   double amount = 0;  // seconds or bytes
   std::vector<int> after{};
   double issued_s = 0;
+  int tensors = 1;  // that a message consists of
 };
 struct LooseProgram : ProgramTotals {
   std::vector<LooseOp> ops{};

@@ -12,6 +12,7 @@
 #include "simulate/collective_times.h"
 #include "simulate/compact_program.h"
 #include "simulate/cost_model.h"
+#include "simulate/nccl_channels.h"
 
 namespace longnet {
 namespace {
@@ -80,12 +81,14 @@ class Compiler {
           const int64_t bytes = bytes_of(o.what);
           out.bytes_sent += bytes;
           ++out.messages_sent;
-          under_way(o.to, bytes, true, out);
+          const int tensors = tensors_of(program, o.what);
+          under_way(o.to, bytes, tensors, true, out);
           put(OpKind::kSend, o.to, double(bytes));
+          out.ops.back().tensors = tensors;
         },
         [&](const Recv& o) {
           const int64_t bytes = bytes_of(o.what);
-          under_way(o.from, bytes, false, out);
+          under_way(o.from, bytes, tensors_of(program, o.what), false, out);
           put(OpKind::kRecv, o.from, double(bytes));
         },
         [&](const AllGather& o) {
@@ -138,19 +141,19 @@ class Compiler {
 
   // ---- messages that hold a share of the device while they move (LinkSpec::device_share) ----
 
-  // A library has few channels for a peer where a communicator spans nodes: all messages of the
-  // schedule but those inside its inner groups, if nodes hold whole ones.
-  bool is_inside_node() const {
-    const int node = cluster_.node_size();
-    return sharded_.layout.world_size() <= node ||
-           (schedule_.inner_group > 0 && node % schedule_.inner_group == 0);
-  }
-  void under_way(Rank peer, int64_t bytes, bool is_send, const LooseProgram& out) {
+  void under_way(Rank peer, int64_t bytes, int tensors, bool is_send, const LooseProgram& out) {
     const LinkSpec& link = cluster_.intra;
-    if (link.device_share.value == 0 || !inside_node_) return;
+    if (link.device_share.value == 0) return;
     if (peer / cluster_.node_size() != rank_ / cluster_.node_size()) return;
-    under_way_.push_back(
-        {int(out.ops.size()), double(bytes) / link.bandwidth_bytes_per_s.value, is_send});
+    const Communicators all{sharded_.layout.world_size(), schedule_.inner_group};
+    const NcclChannels channels =
+        nccl_channels(cluster_, all, rank_, peer, double(bytes) / tensors);
+    double rate = link.bandwidth_bytes_per_s.value;
+    if (channels.bytes_per_s > 0) rate = std::min(rate, channels.bytes_per_s);
+    under_way_.push_back({.op = int(out.ops.size()),
+                          .seconds = double(bytes) / rate,
+                          .share = channels.count * link.device_share.value,
+                          .is_send = is_send});
   }
   // Seconds of an attend that takes `alone`, of which messages posted before it that it does not
   // wait for take their share as long as they move: it runs slower until then. Messages that go
@@ -166,13 +169,17 @@ class Compiler {
     wait_for(op.after);
     for (size_t i = awaited.size(); i-- > 0;)
       if (awaited[i]) wait_for(out.ops[size_t(first) + i].after);
-    std::array<double, 2> moving{};
-    for (const UnderWay& m : under_way_)
-      if (!awaited[size_t(m.op - first)]) moving[m.is_send] += m.seconds;
+    std::array<double, 2> moving{}, held{};  // seconds, and those of the whole device
+    for (const UnderWay& m : under_way_) {
+      if (awaited[size_t(m.op - first)]) continue;
+      moving[m.is_send] += m.seconds;
+      held[m.is_send] += m.share * m.seconds;
+    }
     under_way_.clear();
-    const double left = 1 - cluster_.intra.device_share.value;
-    const double slowed = std::min(std::max(moving[0], moving[1]), alone / left);
-    return alone + (1 - left) * slowed;
+    const int way = held[1] > held[0];
+    if (held[way] == 0) return alone;
+    const double share = held[way] / moving[way];
+    return alone + share * std::min(moving[way], alone / (1 - share));
   }
 
   // Ranks of a node pass on the same pieces of a branch, one after the other: counts them once.
@@ -185,8 +192,7 @@ class Compiler {
     return known->second;
   }
 
-  // Number of operators that a framework issues for `op`: K and V are two tensors, as are their
-  // gradients. Eager ones of a merge: to, transpose, unsqueeze, three of the output, five of the
+  // Number of operators that a framework issues for `op`. Eager ones of a merge: to, transpose, unsqueeze, three of the output, five of the
   // LSE (ring-flash-attention, utils.py, _update_out_and_lse). Those of an exchange of a tensor,
   // with its packs: reshape, transpose, contiguous, empty_like, all_to_all_single, reshape,
   // transpose, contiguous, reshape (long-context-attention, all_to_all.py). Delta is part of the
@@ -197,9 +203,7 @@ class Compiler {
     const auto kind_of = [&](const SlotView& view) {
       return program.slots[size_t(view.slot)].kind;
     };
-    const auto tensors = [&](const SlotView& view) {
-      return holds_keys(kind_of(view)) ? 2.0 : 1.0;
-    };
+    const auto tensors = [&](const SlotView& view) { return double(tensors_of(program, view)); };
     if (const SlotView* message = message_of(op)) {
       if (is_piece_beside(program, op, -1)) return 0;
       if (!is_piece_beside(program, op, 1)) return tensors(*message);
@@ -213,6 +217,11 @@ class Compiler {
     if (std::holds_alternative<Delta>(op.what)) return 0;
     if (!std::holds_alternative<Pack>(op.what)) return 1;
     return eager || continues_pack(program, op) ? 0 : 1;
+  }
+
+  // K and V are two tensors, as are their gradients.
+  static int tensors_of(const RankProgram& program, const SlotView& view) {
+    return holds_keys(program.slots[size_t(view.slot)].kind) ? 2 : 1;
   }
 
   static const SlotView* message_of(const Op& op) {
@@ -262,10 +271,9 @@ class Compiler {
   CostModel cost_;
   struct UnderWay {
     int op;
-    double seconds;
+    double seconds, share;
     bool is_send;
   };
-  bool inside_node_ = is_inside_node();
   Rank rank_ = 0;                    // its program is compiled
   std::vector<UnderWay> under_way_;  // messages since its last attend
   std::map<int, int> adding_;        // its attends that add to a dQ, by slot
@@ -358,7 +366,8 @@ Twins lowered_twins(const Schedule& schedule, int period, const CollectivePlan& 
 ProgramSet compile(const Schedule& schedule, const Twins& twins, const ClusterSpec& cluster,
                    const CollectivePlan& plan, int64_t max_bytes) {
   const auto [ranks, period, exclusive_or] = twins;
-  ProgramSet set{twins, {}};
+  const int inner = schedule.inner_group;
+  ProgramSet set{twins, inner > 1 && inner < ranks ? inner : 0, {}};
   check(period >= 1 && ranks % period == 0, "a period of ", period, " on ", ranks, " ranks");
   Compiler compiler(schedule, twins, cluster, plan);
   for (int p = 0; p < period; ++p) {

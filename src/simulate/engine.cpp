@@ -7,6 +7,7 @@
 #include "core/stopwatch.h"
 #include "simulate/gatherings.h"
 #include "simulate/lanes.h"
+#include "simulate/nccl_channels.h"
 #include "simulate/network.h"
 
 namespace longnet {
@@ -23,7 +24,7 @@ class Engine {
         async_(cluster.async_progress),
         timed_(overlap_ < 1 || !async_),
         message_lane_(cluster.execution == ExecutionKind::kStreams ? 2 : 0),
-        network_(topology, options.alpha, ranks_,
+        network_(topology, ranks_,
                  {.alone_is_fast = !timed_,
                   .pauses = !async_,
                   .bytes_per_s_without_progress = async_ ? 0 : cluster.async_bytes_per_s.value}),
@@ -32,7 +33,7 @@ class Engine {
         works_(timed_ ? lanes_.size() : 0) {
     run_.ranks.resize(size_t(ranks_));
     for (Rank p = 0; p < ranks_; ++p) slow_.push_back(options.straggler.is(p, programs.ranks));
-    add_channels();
+    add_channels(cluster);
     network_.done = [this](const MessageSide& s, const MessageSide& r, double end) {
       message_done(s, r, end);
     };
@@ -83,12 +84,19 @@ class Engine {
     double end() const { return since + left / rate; }
   };
 
-  void add_channels() {
+  void add_channels(const ClusterSpec& cluster) {
     uint32_t channels = 0;
     for (Rank p = 0; p < ranks_; ++p) {
       out_base_.push_back(channels);
-      for (const int offset : programs_.of(p).out_offsets)
-        channels = network_.add_channel(p, programs_.at(p, offset)) + 1;
+      const CompactProgram& program = programs_.of(p);
+      for (size_t i = 0; i < program.out_offsets.size(); ++i) {
+        const Rank to = programs_.at(p, program.out_offsets[i]);
+        const NcclChannels of_pair = nccl_channels(
+            cluster, {programs_.ranks, programs_.inner_group}, p, to, program.largest_tensors[i]);
+        const bool simple = options_.alpha == AlphaSet::kNcclLl && of_pair.by_simple;
+        channels = 1 + network_.add_channel(p, to, simple ? AlphaSet::kNcclSimple : options_.alpha,
+                                            of_pair.bytes_per_s);
+      }
     }
     network_.seal();
     for (Rank p = 0; p < ranks_; ++p) {

@@ -179,7 +179,8 @@ TEST(CostModel, MessagesInANodeTakeTheirShareFromTheAttendsBesideThem) {
   const auto attend_s = [&](const char* algorithm, int gpus_per_node, double share,
                             double bandwidth) {
     ClusterSpec c = plain_cluster({.gpus_per_node = gpus_per_node, .intra_bandwidth = bandwidth});
-    c.intra.device_share.value = share;
+    c.intra.channels.value = 2 * gpus_per_node;  // two of the pair's
+    c.intra.device_share.value = share / 2;
     const ShardedProblem s{problem, dense_pattern(8192), {8192, 4}};
     const ProgramSet set = compile(make_schedule(find_algorithm(algorithm), s, Pass::kForward),
                                    {.ranks = 4}, c, plan_collectives(c, "ring", 4));

@@ -10,9 +10,8 @@
 
 namespace longnet {
 
-Network::Network(const Topology& topology, AlphaSet alpha, int simulated, const Kind& kind)
+Network::Network(const Topology& topology, int simulated, const Kind& kind)
     : topology_(topology),
-      alpha_(alpha),
       simulated_(simulated),
       kind_(kind),
       channels_of_(size_t(simulated)),
@@ -25,7 +24,7 @@ uint32_t Network::speed_of(const Speed& speed) {
   return uint32_t(known - speeds_.begin());
 }
 
-uint32_t Network::add_channel(Rank from, Rank to) {
+uint32_t Network::add_channel(Rank from, Rank to, AlphaSet alpha, double most_bytes_per_s) {
   const Route route = topology_.route(from, to);
   const auto first_link = uint32_t(links_.size());
   double rate = std::numeric_limits<double>::infinity();
@@ -33,11 +32,10 @@ uint32_t Network::add_channel(Rank from, Rank to) {
     rate = std::min(rate, topology_.capacity(link));
     links_.push_back(topology_.representative(link, simulated_));
   }
-  const double most = topology_.pair_bytes_per_s(route);
-  if (most > 0 && most < rate) rate = most;
+  if (most_bytes_per_s > 0) rate = std::min(rate, most_bytes_per_s);
   channels_.push_back({.sender = uint32_t(from),
                        .receiver = uint32_t(to % simulated_),
-                       .speed = speed_of({.alpha = topology_.alpha_s(route, alpha_),
+                       .speed = speed_of({.alpha = topology_.alpha_s(route, alpha),
                                           .seconds_per_byte = 1 / rate,
                                           .overhead = topology_.overhead_s(route)}),
                        .first_link = first_link,

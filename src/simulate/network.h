@@ -26,10 +26,11 @@ class Network {
     double bytes_per_s_without_progress = 0;
   };
   // `simulated` ranks stand for all.
-  Network(const Topology& topology, AlphaSet alpha, int simulated, const Kind& kind);
+  Network(const Topology& topology, int simulated, const Kind& kind);
 
-  // A channel from a simulated rank to any rank; before the first post. Its number.
-  uint32_t add_channel(Rank from, Rank to);
+  // A channel from a simulated rank to any rank, of so many bytes per second at most (0: no limit);
+  // before the first post. Its number.
+  uint32_t add_channel(Rank from, Rank to, AlphaSet alpha, double most_bytes_per_s);
   void seal();  // after the last channel: finds those that nobody else can slow
   // One side of a message; it starts when the other one is there.
   void post(uint32_t channel, const MessageSide& side, double bytes, bool is_send);
@@ -129,7 +130,6 @@ class Network {
   }
 
   const Topology& topology_;
-  AlphaSet alpha_;
   int simulated_;
   Kind kind_;
   std::vector<Speed> speeds_;

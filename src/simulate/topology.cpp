@@ -174,18 +174,6 @@ double Topology::alpha_s(const Route& route, AlphaSet set) const {
          route.extra_hops * cluster_.topology.hop_s.value;
 }
 
-double Topology::pair_bytes_per_s(const Route& route) const {
-  // NCCL's ncclTopoGetNchannels and ncclTopoComputeP2pChannels (src/graph/paths.cc): two channels
-  // for a peer behind the network, halved where each of 16 had more than 4 peers (to v2.28); one
-  // for each 14 GB/s of its card, four of NDR's, halved where each had more than 8 (from v2.29).
-  constexpr int kChannels = 16;
-  const LinkSpec& link = route.inside_node ? cluster_.intra : cluster_.inter;
-  const int most = link.channels.value > 0 ? int(link.channels.value) : 2;
-  int channels = most;
-  while (channels > 1 && channels * ranks_ > 2 * most * kChannels) channels /= 2;
-  return link.channel_bytes_per_s.value * channels;
-}
-
 double Topology::overhead_s(const Route& route) const {
   return (route.inside_node ? cluster_.intra : cluster_.inter).overhead_s.value;
 }

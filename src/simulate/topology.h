@@ -46,8 +46,6 @@ class Topology {
   Route route(Rank from, Rank to) const;
   // Latency of a message with the call that sends it; `ideal` is the wire's only.
   double alpha_s(const Route& route, AlphaSet set) const;
-  // Bytes per second that one pair of ranks can use, by its NCCL channels; 0: no limit.
-  double pair_bytes_per_s(const Route& route) const;
   double overhead_s(const Route& route) const;
 
   // Ranks p and p + period() have the same view of the machine, in the whole ring of ranks: a shift

@@ -34,27 +34,6 @@ TEST(Topology, InsideANodeAndBetweenNodes) {  // 4 GPUs a node, two cards: GPUs 
   EXPECT_THAT(usage_error([] { Topology(plain_cluster(), 17); }), HasSubstr("nodes=5"));
 }
 
-// NCCL up to 2.28 and from 2.29: the largest numbers of ranks whose pairs have so many channels.
-TEST(Topology, APairHasFewerChannelsAmongMoreRanks) {
-  ClusterSpec c = plain_cluster({.nodes = 64});
-  c.inter.channel_bytes_per_s = q(1e9);
-  const auto channels = [&](int ranks) {
-    const Topology t(c, ranks);
-    return t.pair_bytes_per_s(t.route(0, 4)) / 1e9;
-  };
-  EXPECT_EQ(channels(32), 2);
-  EXPECT_EQ(channels(33), 1);
-  EXPECT_EQ(channels(256), 1);
-  c.inter.channels = q(4);
-  EXPECT_EQ(channels(32), 4);
-  EXPECT_EQ(channels(33), 2);
-  EXPECT_EQ(channels(64), 2);
-  EXPECT_EQ(channels(65), 1);
-  EXPECT_EQ(channels(256), 1);
-  const Topology t(c, 8);
-  EXPECT_EQ(t.pair_bytes_per_s(t.route(0, 1)), 0);  // inside a node no limit is given
-}
-
 TEST(Topology, ATaperedTreeHasOneLinkUpAndDownForEachLeaf) {
   // 2 nodes of 4 cards below a leaf, taper 4: 8 cards' 400 GB/s become 100.
   const TopologySpec tree{
