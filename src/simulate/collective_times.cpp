@@ -64,7 +64,8 @@ double nccl_ring_s(const ClusterSpec& c, const CollectiveShape& s, AlphaSet set)
   if (set == AlphaSet::kIdeal) return multi_channel_ring_s(c, s, set);
   const double all = ring_bandwidth(c, s);
   const auto by = [&](const Protocol& p, double bandwidth) {
-    return seconds(p, s, bandwidth, c.latency_factor) + (s.nodes > 1 ? c.inter.call_s.value : 0);
+    const LinkSpec& link = s.nodes > 1 ? c.inter : c.intra;
+    return seconds(p, s, bandwidth, c.latency_factor) + link.call_s.value;
   };
   if (set == AlphaSet::kNcclSimple) return by(kSimple, all);
   return std::min(

@@ -9,7 +9,7 @@
 // link's ll_bytes_per_s on one node, 39 GB/s on two, 20 GB/s on more. LL128 moves 0.92 of it, 0.7
 // where nodes have fewer than two ranks, and over each card at most the link's ll128_bytes_per_s.
 // (The channels inside a node are of at most 30 GB/s, or 20 on A100: too slow for that to matter.)
-// A call between nodes costs the link's call_s besides. nccl_simple takes Simple alone; ideal has
+// A call costs the link's call_s besides. nccl_simple takes Simple alone; ideal has
 // the cluster's own latencies. Where each rank has a node of its own, network latencies are exposed
 // in full and the tuner takes its trees' (5, 8.5, 14 us).
 //
