@@ -53,6 +53,14 @@ def value(*path: str, devices: str = "") -> Callable[[Json, float], None]:
     return scale
 
 
+def both(*scales: Callable[[Json, float], None]) -> Callable[[Json, float], None]:
+    def scale(cluster: Json, by: float) -> None:
+        for one in scales:
+            one(cluster, by)
+
+    return scale
+
+
 PARAMETERS: dict[str, Callable[[Json, float], None]] = {
     "FA2 on A100, A800": rows("a100 fa2", "a800 fa2"),
     "FA2 on H800": rows("h800 fa2"),
@@ -62,28 +70,59 @@ PARAMETERS: dict[str, Callable[[Json, float], None]] = {
     "NVLink payload of Blackwell": value("links", "intra", "bandwidth_bytes_per_s", devices="gb200"),
     "call inside a node": value("links", "intra", "call_s"),
     "a channel inside a node, A100, A800": value("links", "intra", "channel_bytes_per_s", devices="a100 a800"),
-    "a channel inside a node": value("links", "intra", "channel_bytes_per_s", devices="h100 h200 h800 gb200"),
     "payload of NDR": value("links", "inter", "bandwidth_bytes_per_s", devices="h100 h200 h800 gb200"),
     "payload of HDR": value("links", "inter", "bandwidth_bytes_per_s", devices="a100 a800"),
     "call between nodes": value("links", "inter", "call_s"),
     "overhead a message": value("links", "inter", "overhead_s"),
-    "a channel": value("links", "inter", "channel_bytes_per_s"),
+    "a channel": both(
+        value("links", "inter", "channel_bytes_per_s"),
+        value("links", "intra", "channel_bytes_per_s", devices="h100 h200 h800 gb200"),
+    ),
     "host": value(),  # as --what-if host, in the cases
 }
 
-# Numbers that several sources have, each of its machine. Cluster files have their geometric mean.
-READINGS: dict[str, dict[str, float]] = {
-    "call inside a node": {"HF Smol Training Playbook": 7.0e-6, "MSCCL++ NDmv4 performance": 8.7e-6, "Vultr B200 cluster test": 9.6e-6},
-    "call between nodes": {
-        "HF Smol Training Playbook": 32e-6,
-        "MSCCL++ NDmv4 performance": 24.3e-6,
-        "Together AI NCCL tests": 19.7e-6,
-        "Vultr B200 cluster test": 10.3e-6,
-    },
-    "overhead a message": {"HF Smol Training Playbook": 2.4e-6, "MSCCL++ NDmv4 performance": 1.42e-6, "Vultr B200 cluster test": 1.53e-6},
-}
+def readings() -> dict[str, dict[str, float]]:
+    """Numbers that several sources have, each of its machine, from their cases: small messages less a step of LL.
 
-# Values that were read in a source of cases, as another one has them, over the shipped ones.
+    Cluster files have the geometric means. A rank that sends to k ranks in other nodes and receives from as many
+    spends 2 k overheads, in a ring over nodes one.
+    """
+    inside, between = 0.6e-6, 2.7e-6
+    seconds: dict[str, float] = {}
+    for path in (ROOT / "configs/published").glob("*.json"):
+        for case in json.loads(path.read_text())["cases"]:
+            seconds[case["id"]] = case["value"] * {"s": 1, "ms": 1e-3, "us": 1e-6}[case["unit"]]
+
+    def mean(*names: str) -> float:
+        return statistics.geometric_mean(seconds[name] for name in names)
+
+    p5, ndv4, vultr = "HF Smol Training Playbook", "MSCCL++ NDmv4 performance", "Vultr B200 cluster test"
+    sent = {p5: seconds["nccl-sendrecv-p5-2nodes-256b"], vultr: seconds["nccl-sendrecv-vultr-b200-16-1k"]}
+    exchanged = {name: seconds[f"nccl-alltoall-{name}"] for name in ("ndmv4-2-1k", "ndmv4-16-1k", "vultr-b200-16-1k", "p5-128-small")}
+    overhead = {
+        p5: (exchanged["p5-128-small"] - sent[p5]) / (2 * 120 - 1),
+        ndv4: (exchanged["ndmv4-16-1k"] - exchanged["ndmv4-2-1k"]) / (2 * 8 - 2),
+        vultr: (exchanged["vultr-b200-16-1k"] - sent[vultr]) / (2 * 8 - 1),
+    }
+    together = mean(*(f"nccl-sendrecv-b200-{ranks}-8k" for ranks in (16, 64, 256)))
+    return {
+        "call inside a node": {
+            p5: seconds["nccl-alltoall-p5-8-small"] - inside,
+            ndv4: seconds["nccl-alltoall-ndmv4-8-1k"] - inside,
+            vultr: mean("nccl-alltoall-vultr-b200-8-1k", "nccl-sendrecv-vultr-b200-8-1k") - inside,
+        },
+        "call between nodes": {
+            p5: sent[p5] - between - overhead[p5],
+            ndv4: exchanged["ndmv4-2-1k"] - between - 2 * overhead[ndv4],
+            "Together AI NCCL tests": together - between - overhead[vultr],
+            vultr: sent[vultr] - between - overhead[vultr],
+        },
+        "overhead a message": overhead,
+    }
+
+
+# Values that were read in a source of cases, as another one has them, over the shipped ones. A channel moves 21.3 GB/s
+# between nodes of AWS p5 and 21.2 inside one of Vultr's: neither needs a row.
 # Nobody else has FA2's backward pass on H800 under a mask: it stays where the left-out source has it.
 ELSEWHERE: dict[str, dict[str, float]] = {
     # An A100 on PCIe, in whole waves: 217 TFLOP/s for 217, backward 173 for 175.
@@ -91,9 +130,7 @@ ELSEWHERE: dict[str, dict[str, float]] = {
     "Burst-Attention": {"FA2 on A100, A800": 201 / 217},  # the same, 32K tokens without a mask
     "HF Smol Training Playbook": {
         "payload of NDR": 1 / 0.97,  # data sheet: 400 Gbit/s
-        "a channel": 14 / 21.3,  # NCCL 2.29, src/graph/paths.cc
     },
-    "Vultr B200 cluster test": {"a channel inside a node": 21.3 / 21.2},  # between nodes of AWS p5
     "UltraAttn, pairs": {"a channel inside a node, A100, A800": 21.2 / 17.9},  # of a B200
     "NVIDIA/nccl issue 1138": {"payload of HDR": 0.97 * 25 / 22.9},  # the share of NDR
     # NCCL, src/graph/topo.h
@@ -104,9 +141,9 @@ ELSEWHERE: dict[str, dict[str, float]] = {
 def without(source: str) -> dict[str, float]:
     """Scales from which the fit without a source begins: its numbers as others have them."""
     scales = dict(ELSEWHERE.get(source, {}))
-    for name, readings in READINGS.items():
-        others = [value for other, value in readings.items() if other != source]
-        scales[name] = statistics.geometric_mean(others) / statistics.geometric_mean(readings.values())
+    for name, of in readings().items():
+        others = [value for other, value in of.items() if other != source]
+        scales[name] = statistics.geometric_mean(others) / statistics.geometric_mean(of.values())
     return scales
 
 

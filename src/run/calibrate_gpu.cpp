@@ -156,7 +156,8 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
   LinkSpec& link = inside ? base.intra : base.inter;
   link.alpha_s = {.seconds = {fit.alpha_s, fit.alpha_s, fit.alpha_s}, .source = by};
   link.bandwidth_bytes_per_s = {fit.bytes_per_s, by};
-  link.call_s = link.channel_bytes_per_s = link.channels = {};  // both are in the measured times
+  link.call_s = {};  // in the measured times, as are the channels that a pair has between nodes
+  if (!inside) link.channel_bytes_per_s = link.channels = {};
   base.description += concat("; links ", inside ? "inside" : "between", " nodes measured with ",
                              root.text("transport"));
   return base;

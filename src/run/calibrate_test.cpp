@@ -240,8 +240,10 @@ TEST(Calibrate, AMeasuredLinkIsThatOfItsHosts) {
       {"operation": "exchange", "bytes": 1000000, "median_s": 1010e-6}]})";
   };
   const TemporaryFile inside(text("a", "g1"));
-  EXPECT_NEAR(with_measured_link(h100(), inside.path()).intra.bandwidth_bytes_per_s.value, 1e9,
-              1e6);
+  const LinkSpec nvlink = with_measured_link(h100(), inside.path()).intra;
+  EXPECT_NEAR(nvlink.bandwidth_bytes_per_s.value, 1e9, 1e6);
+  EXPECT_EQ(nvlink.call_s.value, 0);
+  EXPECT_EQ(nvlink.channels.value, h100().intra.channels.value);  // more ranks have fewer each
   const TemporaryFile between(text("b", "g1"));
   const ClusterSpec now = with_measured_link(h100(), between.path());
   EXPECT_NEAR(now.inter.alpha_s.seconds[1], 10e-6, 1e-8);

@@ -46,7 +46,7 @@ int64_t longest_row(const DeviceSpec& device, const AttentionProblem& problem, P
 // Errors of predicted rings over several nodes, as docs/simulator-accuracy.md has them: the test
 // `published` holds both to the cases.
 inline constexpr std::string_view kRingsOverNodes =
-    "rings over nodes may be predicted too fast: 18 blind cases were by 18 % in the mean, those of "
+    "rings over nodes may be predicted too fast: 18 blind cases were by 12 % in the mean, those of "
     "Hopper by 17 to 36 % (docs/simulator-accuracy.md#blind-cases)";
 // "use usp Pu=8, 12 ms (11 ms to 14 ms); tied with it: ring, ulysses".
 std::string answer_text(const std::vector<PointRecord>& ranked, double share);

@@ -355,7 +355,8 @@ struct Schedule {
   std::string algorithm{};  // its name, by make_schedule; for messages and drawings
   // The forward pass that makes the output of a backward pass alone; empty for other passes.
   std::function<RankProgram(Rank)> forward{};
-  // Messages inside each group of so many ranks have a communicator of their own; 0: all have one.
+  // Published implementations have a communicator for each group of so many neighbours, and others
+  // across these groups; 0: one for all.
   int inner_group{};
 };
 

@@ -158,10 +158,13 @@ Schedule usp_of_degree(const ShardedProblem& sharded, int degree, Pass pass) {
   check(degree >= 1 && world % degree == 0, "Pu = ", degree, " must divide P = ", world);
   ShardedProblem mine = sharded;
   mine.layout = sharded.layout.with_ring_size(world / degree);
-  return {mine, [mine, degree, pass](Rank r) {
-            UspProgram program(mine, r, degree, pass);
-            return pass == Pass::kForward ? program.make() : program.make_backward();
-          }};
+  return {.sharded = mine,
+          .program =
+              [mine, degree, pass](Rank r) {
+                UspProgram program(mine, r, degree, pass);
+                return pass == Pass::kForward ? program.make() : program.make_backward();
+              },
+          .inner_group = degree};
 }
 
 }  // namespace

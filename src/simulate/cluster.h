@@ -45,12 +45,12 @@ struct LinkSpec {
   Quantity ports_per_node{};         // ranks of a node share them in order
   Quantity overhead_s{};             // time of the rank itself per message posted
   Quantity call_s{};                 // one call of send and receive, besides the latency
-  Quantity channel_bytes_per_s{};    // one channel of a pair of ranks; 0: no limit
-  Quantity channels{};               // per pair of few ranks; 0: two
+  Quantity channel_bytes_per_s{};    // one of NCCL's channels; 0: no limit
+  Quantity channels{};               // most of a pair of ranks; 0: not known, between nodes two
   Quantity shared_bytes_per_s{};     // all such traffic of a node together; 0: no limit
   Quantity ll_bytes_per_s{};         // most that NCCL's LL protocol moves in one node; 0: any
   Quantity ll128_bytes_per_s{};      // most that its LL128 moves over a card between nodes; 0: any
-  Quantity device_share{};           // the device's cores that messages hold while they move
+  Quantity device_share{};           // the device's cores that a channel holds while it moves
 };
 
 // Speed of attention: one measured or published figure.

@@ -31,6 +31,7 @@ constexpr Kind kOptional{.required = false};
 constexpr Kind kOptionalOrZero{.limits = kAmountOrZero, .required = false};
 constexpr Kind kOptionalSeconds{.limits = kSeconds, .required = false};
 constexpr Kind kOptionalRatio{.limits = kRatio, .required = false};
+constexpr Kind kOptionalShare{.limits = {.min = kRatio.min, .max = 1}, .required = false};
 
 // An object of a file. Each field is read from it, where it is there, into the spec, and written
 // from the spec into `written`. With `writing` there is nothing to read, and nothing is missing.
@@ -176,8 +177,7 @@ void fields(FileObject& f, LinkSpec& link) {
   quantity(f, "shared_bytes_per_s", link.shared_bytes_per_s, kOptional);
   quantity(f, "ll_bytes_per_s", link.ll_bytes_per_s, kOptional);
   quantity(f, "ll128_bytes_per_s", link.ll128_bytes_per_s, kOptional);
-  quantity(f, "device_share", link.device_share,
-           {.limits = {.min = 0, .max = 0.9}, .required = false});
+  quantity(f, "device_share", link.device_share, kOptionalShare);
 }
 
 void fields(FileObject& f, KernelRow& row) {
@@ -315,8 +315,7 @@ void fields(FileObject& f, ClusterSpec& c) {
   if (f.has("merge", !c.merge_source.empty())) f.sourced("merge", c.merge, c.merge_source);
   f.sourced("async_progress", c.async_progress, c.async_progress_source);
   quantity(f, "async_bytes_per_s", c.async_bytes_per_s, kOptionalOrZero);
-  quantity(f, "overlap_efficiency", c.overlap_efficiency,
-           {.limits = {.min = kRatio.min, .max = 1}, .required = false});
+  quantity(f, "overlap_efficiency", c.overlap_efficiency, kOptionalShare);
   quantity(f, "host_s", c.host_s, kOptionalSeconds);
   quantity(f, "error", c.error, kOptionalRatio);
 }
@@ -334,8 +333,11 @@ void check_sizes(FileObject& f, const ClusterSpec& c) {
   if (c.async_progress && c.async_bytes_per_s.value > 0)
     add("async_bytes_per_s", "has no meaning with async_progress",
         "leave it out, or set async_progress false");
-  if (std::ranges::find(c.device.attend, c.device.kernel, &KernelRow::kernel) ==
-      c.device.attend.end())
+  const double share = c.intra.device_share.value * c.intra.channels.value;
+  if (!c.intra.device_share.source.empty() && (share == 0 || share >= 1))
+    add("links.intra.device_share", "is that of one of links.intra.channels, of all below 1",
+        "give both: 1 over the multiprocessors, and two channels a NVLink, 32 at most");
+  if (std::ranges::count(c.device.attend, c.device.kernel, &KernelRow::kernel) == 0)
     add("device.kernel", concat("no row of device.attend is of '", c.device.kernel, "'"),
         "name the kernel of some rows, or leave it out of all");
   for (const auto& [key, name] : {std::pair{"collectives.all_gather", &c.collectives.all_gather},
@@ -345,10 +347,7 @@ void check_sizes(FileObject& f, const ClusterSpec& c) {
   if (c.topology.kind != TopologyKind::kTorus || c.topology.dimensions.empty()) return;
   double nodes = 1;
   int farthest = 0;
-  for (const int d : c.topology.dimensions) {
-    nodes *= d;
-    farthest += d / 2;
-  }
+  for (const int d : c.topology.dimensions) nodes *= d, farthest += d / 2;
   if (nodes != c.nodes.value)
     add("topology.dimensions", concat("hold ", nodes, " nodes, the cluster has ", c.nodes.value),
         "their product is the number of nodes");

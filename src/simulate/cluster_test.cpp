@@ -81,6 +81,8 @@ TEST(Cluster, ReportsEveryProblemWithItsPlace) {
               HasSubstr("async_progress"));
   EXPECT_THAT(error_of(replaced(h100(), "\"nccl_ring\"", "\"nccl_pat\"")),
               HasSubstr("collectives.all_gather: NCCL's PAT needs one GPU per node"));
+  EXPECT_THAT(error_of(replaced(h100(), "\"value\": 0.00758", "\"value\": 0.2424")),
+              HasSubstr("links.intra.device_share: is that of one of links.intra.channels"));
   EXPECT_THAT(error_of(replaced(h100(), "\"fa2\": {", "\"fa4\": {")),
               HasSubstr("device.backward_splits.fa4: unknown"));
   EXPECT_THAT(error_of("{}"), HasSubstr("c.json:1: schema_version: is missing"));

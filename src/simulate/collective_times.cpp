@@ -80,7 +80,8 @@ double nccl_pat_s(const ClusterSpec& c, const CollectiveShape& s, AlphaSet set) 
   if (set == AlphaSet::kIdeal)
     return std::bit_width(unsigned(s.members) - 1) * c.inter.alpha_s.of(set) +
            s.bytes * (s.members - 1) / s.members / card;
-  return c.latency_factor *
+  return c.inter.call_s.value +
+         c.latency_factor *
              (8e-6 + doublings * (kSimple.exposed_inter / 3.5) + s.members * 2.8e-6) +
          s.bytes / (0.75 * card);
 }

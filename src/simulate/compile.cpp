@@ -192,11 +192,11 @@ class Compiler {
     return known->second;
   }
 
-  // Number of operators that a framework issues for `op`. Eager ones of a merge: to, transpose, unsqueeze, three of the output, five of the
-  // LSE (ring-flash-attention, utils.py, _update_out_and_lse). Those of an exchange of a tensor,
-  // with its packs: reshape, transpose, contiguous, empty_like, all_to_all_single, reshape,
-  // transpose, contiguous, reshape (long-context-attention, all_to_all.py). Delta is part of the
-  // attends' own call.
+  // Number of operators that a framework issues for `op`. Eager ones of a merge: to, transpose,
+  // unsqueeze, three of the output, five of the LSE (ring-flash-attention, utils.py,
+  // _update_out_and_lse). Those of an exchange of a tensor, with its packs: reshape, transpose,
+  // contiguous, empty_like, all_to_all_single, reshape, transpose, contiguous, reshape
+  // (long-context-attention, all_to_all.py). Delta is part of the attends' own call.
   double operators_of(const RankProgram& program, const Op& op) const {
     constexpr double kEagerMerge = 11, kEagerExchange = 9;
     const bool eager = cluster_.merge == MergeKind::kEager;

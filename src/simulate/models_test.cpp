@@ -115,10 +115,10 @@ TEST(CostModel, MessagesInANodeTakeTheirShareFromTheAttendsBesideThem) {
   EXPECT_NEAR(attend_s("ring", 4, 0.25, 4e11), 4 * block + 3 * hop * 0.25, 1e-12);
   // A hop that outlasts its attend takes its share all the time.
   EXPECT_NEAR(attend_s("ring", 4, 0.25, 1e9), block + 3 * block / 0.75, 1e-12);
-  // Nothing runs beside a gather; between nodes a peer has few channels.
+  // Nothing runs beside a gather, nor beside messages to another node.
   EXPECT_NEAR(attend_s("all_gather", 4, 0.25, 4e11), 4 * block, 1e-12);
-  EXPECT_NEAR(attend_s("ring", 2, 0.25, 4e11), 4 * block, 1e-12);
-  // But for those of an inner ring in a node, one hop a node of two ranks.
+  EXPECT_NEAR(attend_s("ring", 1, 0.25, 4e11), 4 * block, 1e-12);
+  // An inner ring in a node has one hop a node of two ranks.
   EXPECT_NEAR(attend_s("double_ring", 2, 0.25, 4e11), 4 * block + 2 * hop * 0.25, 1e-12);
 }
 

@@ -30,18 +30,19 @@ NcclChannels nccl_channels(const ClusterSpec& c, const Communicators& all, Rank 
                            double tensor) {
   const int node = c.node_size(), group = all.inner_group;
   const bool inner = group > 0 && from / group == to / group;
-  if (all.ranks <= node || (inner && node % group == 0)) {
-    const int most = int(c.intra.channels.value);
+  const int ranks = group == 0 ? all.ranks : inner ? group : all.ranks / group;
+  const bool in_a_node = all.ranks <= node || (inner && node % group == 0);
+  const LinkSpec& link = from / node == to / node ? c.intra : c.inter;
+  int count = 0, most = 0;
+  if (in_a_node) {
+    most = int(link.channels.value);
     if (most == 0) return {};
-    const int ranks = group == 0 ? all.ranks : inner ? group : all.ranks / group;
-    const int count = channels_in_a_node(most, ranks, tensor);
-    return {count, count * c.intra.channel_bytes_per_s.value, tensor > kMostOfLl * most};
+    count = channels_in_a_node(most, ranks, tensor);
+  } else {
+    const int known = int(c.inter.channels.value);
+    count = most = channels_over_nodes(known > 0 ? known : 2, ranks);
   }
-  const int known = int(c.inter.channels.value);
-  const int count = channels_over_nodes(known > 0 ? known : 2, all.ranks);
-  const bool by_simple = tensor > kMostOfLl * count;
-  if (from / node == to / node) return {.by_simple = by_simple};
-  return {count, count * c.inter.channel_bytes_per_s.value, by_simple};
+  return {count, count * link.channel_bytes_per_s.value, tensor > kMostOfLl * most};
 }
 
 }  // namespace longnet

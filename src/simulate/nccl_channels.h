@@ -1,33 +1,32 @@
 // NCCL's channels: how many of them move the messages of one pair of ranks, how fast, and by which
 // protocol. A channel is a block on a multiprocessor at either end.
 //
-//   a communicator in one node   all channels over its ranks, at least one; twice as many as long
-//                                as a channel would have more than 16 MiB of a tensor
-//   over nodes                   two to a rank in another node (four from NCCL 2.29), fewer among
-//                                many ranks. Pairs inside a node have no limit here.
+//   a communicator in one node   all channels over its ranks (as many as the next power of two), at
+//                                least one; doubled until each has at most 16 MiB of a tensor
+//   over nodes                   two (four from NCCL 2.29), fewer among many ranks; so also a pair
+//                                of them that lies in one node
 //
 //   8 H100   a tensor of 64 MiB  4 of 32 channels, 85 GB/s; of 512 MiB 32, and the NVLinks' 371
-//   16 H100  between the nodes   2 channels, 43 GB/s
+//   16 H100                      2 channels, 43 GB/s
 //
 // Tensors up to 16 KiB for each channel that the pair may have go by protocol LL, larger ones by
 // Simple. NCCL's ncclTopoGetNchannels and ncclTopoComputeP2pChannels (src/graph/paths.cc),
-// addP2pToPlan and scheduleP2pTasksToPlan (src/enqueue.cc). NCCL gives pairs inside a node of a
-// communicator over nodes as few channels as others; such a limit is left out, for a neighbour in
-// another node is as slow.
+// addP2pToPlan and scheduleP2pTasksToPlan (src/enqueue.cc).
 #pragma once
 #include "core/rank_group.h"
 #include "simulate/cluster.h"
 
 namespace longnet {
 
-// The ranks that share a communicator: all, or groups of `inner_group` and those across them.
+// The ranks that share a communicator: all, or groups of `inner_group` neighbours, and the ranks
+// that have one place in these groups.
 struct Communicators {
   int ranks = 1;
   int inner_group = 0;  // Schedule::inner_group
 };
 
 struct NcclChannels {
-  int count = 0;           // 0: not limited
+  int count = 0;           // 0: not known
   double bytes_per_s = 0;  // of all of them; 0: no limit is known
   bool by_simple = false;  // the tensor is too large for LL
 };

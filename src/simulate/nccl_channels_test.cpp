@@ -51,7 +51,7 @@ TEST(NcclChannels, OverNodesAreFewerAmongMoreRanks) {
   EXPECT_EQ(count(65), 1);
   EXPECT_EQ(count(256), 1);
   EXPECT_DOUBLE_EQ(nccl_channels(c, {32}, 7, 8, kMiB).bytes_per_s, 4e10);
-  EXPECT_EQ(nccl_channels(c, {32}, 0, 1, kMiB).bytes_per_s, 0);  // inside a node
+  EXPECT_DOUBLE_EQ(nccl_channels(c, {32}, 0, 1, kMiB).bytes_per_s, 8e10);  // inside a node
 }
 
 // A double ring of 32: rings of 8 inside nodes, rings of 4 across them.
@@ -60,8 +60,10 @@ TEST(NcclChannels, InnerGroupsHaveCommunicatorsOfTheirOwn) {
   EXPECT_EQ(nccl_channels(c, {32, 8}, 0, 1, kMiB).count, 4);
   EXPECT_EQ(nccl_channels(c, {32, 4}, 0, 1, kMiB).count, 8);
   EXPECT_EQ(nccl_channels(c, {32, 8}, 0, 8, kMiB).count, 2);
-  EXPECT_EQ(nccl_channels(c, {32, 16}, 0, 1, kMiB).count, 0);  // over two nodes
-  EXPECT_EQ(nccl_channels(c, {8, 4}, 0, 4, kMiB).count, 16);   // two ranks across
+  EXPECT_EQ(nccl_channels(c, {32, 16}, 0, 1, kMiB).count, 2);  // over two nodes
+  EXPECT_EQ(nccl_channels(c, {256, 8}, 0, 8, kMiB).count, 2);  // 32 ranks across
+  EXPECT_EQ(nccl_channels(c, {512, 8}, 0, 8, kMiB).count, 1);
+  EXPECT_EQ(nccl_channels(c, {8, 4}, 0, 4, kMiB).count, 16);  // two ranks across
 }
 
 TEST(NcclChannels, LargeTensorsGoBySimple) {
