@@ -131,7 +131,7 @@ ELSEWHERE: dict[str, dict[str, float]] = {
     "HF Smol Training Playbook": {
         "payload of NDR": 1 / 0.97,  # data sheet: 400 Gbit/s
     },
-    "UltraAttn, pairs": {"a channel inside a node, A100, A800": 21.2 / 17.9},  # of a B200
+    "UltraAttn, pairs": {"a channel inside a node, A100, A800": 21.2 / 17.9},  # a B200 has 21.2
     "NVIDIA/nccl issue 1138": {"payload of HDR": 0.97 * 25 / 22.9},  # the share of NDR
     # NCCL, src/graph/topo.h
     "MIT ORCD benchmarks": {"NVLink payload of Blackwell": 721.8 / 668.6},

@@ -117,7 +117,7 @@ class Published(unittest.TestCase):
         for path in (ROOT / "configs/clusters").glob("*.json"):
             links = json.loads(path.read_text(encoding="utf-8"))["links"]
             for name, (link, key) in keys.items():
-                if key not in links[link]:  # of CPU cores
+                if key not in links[link]:  # CPU cores have none
                     continue
                 of, found = readings()[name].values(), links[link][key]
                 self.assertAlmostEqual(found["value"] / statistics.geometric_mean(of), 1, delta=0.01, msg=f"{path.name}: {name}")

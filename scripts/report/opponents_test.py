@@ -233,7 +233,7 @@ class Opponents(unittest.TestCase):
         self.assertIn("One device in the place of all ranks moves no messages", drawn.caption)
         self.assertEqual(drawn.spec["title"]["subtitle"], "source: measured")
         drawn = figure([walk, opponent(8 * K, 4, algorithm="ring")], "phases")
-        self.assertRegex(drawn.finding, "exposed messages .* %, merge")  # of the ring alone
+        self.assertRegex(drawn.finding, "exposed messages .* %, merge")  # the ring alone has any
         self.assertIn("tick: all messages", drawn.spec["title"]["subtitle"])
 
     def test_error_against_ranks(self) -> None:

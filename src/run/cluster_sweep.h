@@ -41,7 +41,7 @@ class UnchangedTimes {
   std::map<std::string, double> seconds_;  // by the id of the point on no cluster
 };
 
-// What it takes to measure a simulated point for real.
+// The cost of measuring a simulated point for real.
 PointCost cost_on_cluster(const PointRecord& simulated, const MeasureConfig& measure);
 // The same of several points, one after the other.
 struct ClusterCost {

@@ -101,7 +101,7 @@ void skip_for_memory(Point& point, int64_t needed, int64_t allowed, std::string_
 // host's cores where the point runs on a GPU. None for other points.
 std::optional<PointParams> checking_run(const PointParams& params);
 
-// What it takes to measure a point, by the estimate of its plan.
+// The cost of measuring a point, by the estimate of its plan.
 struct PointCost {
   double runs = 0, run_s = 0;  // samples, warm-ups and ablations
   // Filling the inputs, and the reference for the sampled queries, which regenerates every key that

@@ -27,7 +27,7 @@ struct Communicators {
 
 struct NcclChannels {
   int count = 0;           // 0: not known
-  double bytes_per_s = 0;  // of all of them; 0: no limit is known
+  double bytes_per_s = 0;  // all of them together; 0: no limit is known
   bool by_simple = false;  // the tensor is too large for LL
 };
 
