@@ -166,10 +166,7 @@ Schedule training_step(const ModelShape& shape, const Schedule& attention,
   const auto program = [=](Rank rank) {
     return Step(shape, sharded, attention, attention_backward, options, rank).make();
   };
-  // Neighbours share tokens or an inner group of attention; else a replica is a group.
-  const int inner = std::max(1, attention.inner_group) * options.head_groups;
-  const int replica = sharded.layout.world_size() / options.replicas;
-  return {sharded, program, attention.algorithm, {}, inner > 1 ? inner : replica};
+  return {sharded, program, attention.algorithm, {}, attention.inner_group};
 }
 
 }  // namespace longnet

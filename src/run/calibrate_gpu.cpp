@@ -154,10 +154,15 @@ ClusterSpec with_measured_link(ClusterSpec base, const std::string& file) {
       ": fitted to messages of ", format_bytes(times.front().bytes), " to ",
       format_bytes(times.back().bytes), " in both directions at once; ", off_text(fit));
   LinkSpec& link = inside ? base.intra : base.inter;
-  link.alpha_s = {.seconds = {fit.alpha_s, fit.alpha_s, fit.alpha_s}, .source = by};
+  const bool nccl = root.text("transport").starts_with("nccl");
+  // A call is part of the measured latency, and what gathers of NCCL cost besides.
+  if (!nccl) link.call_s = {};
+  if (link.call_s.value > fit.alpha_s) link.call_s = {fit.alpha_s, by};
+  const double alpha = fit.alpha_s - link.call_s.value;
+  link.alpha_s = {.seconds = {alpha, alpha, alpha}, .source = by};
   link.bandwidth_bytes_per_s = {fit.bytes_per_s, by};
-  link.call_s = {};  // in the measured times, as are the channels that a pair has between nodes
-  if (!inside) link.channel_bytes_per_s = link.channels = {};
+  // The times have the channels of a pair between nodes; in one more ranks have fewer each.
+  if (!nccl || !inside) link.channel_bytes_per_s = link.channels = link.device_share = {};
   base.description += concat("; links ", inside ? "inside" : "between", " nodes measured with ",
                              root.text("transport"));
   return base;

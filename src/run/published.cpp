@@ -170,7 +170,7 @@ ProgramSet messages_of(const PublishedCase& c) {
     program.add(OpKind::kSend, k, bytes);
     program.add(OpKind::kRecv, c.params.ranks - k, bytes);
   }
-  ProgramSet set{{.ranks = c.params.ranks, .period = 1}, 0, {}};
+  ProgramSet set{{.ranks = c.params.ranks, .period = 1}, {.ranks = c.params.ranks}, {}};
   set.classes.push_back(pack(program, 0, set, c.how.cluster.execution));
   return set;
 }

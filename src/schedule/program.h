@@ -355,8 +355,8 @@ struct Schedule {
   std::string algorithm{};  // its name, by make_schedule; for messages and drawings
   // The forward pass that makes the output of a backward pass alone; empty for other passes.
   std::function<RankProgram(Rank)> forward{};
-  // Published implementations have a communicator for each group of so many neighbours, and others
-  // across these groups; 0: one for all.
+  // Published implementations have a communicator for each group of so many neighbours in the
+  // sequence, and others across these groups; 0: one for all.
   int inner_group{};
 };
 

@@ -44,7 +44,7 @@ struct LinkSpec {
   Quantity bandwidth_bytes_per_s{};  // one port, each direction
   Quantity ports_per_node{};         // ranks of a node share them in order
   Quantity overhead_s{};             // time of the rank itself per message posted
-  Quantity call_s{};                 // one call of send and receive, besides the latency
+  Quantity call_s{};                 // one call of NCCL, besides the latency
   Quantity channel_bytes_per_s{};    // one of NCCL's channels; 0: no limit
   Quantity channels{};               // most of a pair of ranks; 0: not known, between nodes two
   Quantity shared_bytes_per_s{};     // all such traffic of a node together; 0: no limit

@@ -120,8 +120,9 @@ uint64_t fingerprint(const ProgramSet& programs) {
     add(values.size());
     for (const auto value : values) add(value);
   };
-  for (const int number :
-       {programs.ranks, programs.period, int(programs.exclusive_or), programs.inner_group})
+  for (const int number : {programs.ranks, programs.period, int(programs.exclusive_or),
+                           programs.communicators.inner_group, programs.communicators.replicas,
+                           programs.communicators.head_groups})
     add(number);
   for (const CompactProgram& program : programs.classes) {
     for (const std::vector<CompactOp>& lane : program.lanes) {
@@ -175,7 +176,7 @@ CompactProgram pack(const LooseProgram& program, Rank rank, const Twins& twins,
 
 ProgramSet pack_all(const std::vector<LooseProgram>& programs, ExecutionKind execution) {
   const int ranks = int(programs.size());
-  ProgramSet set{{.ranks = ranks, .period = ranks}, {}};
+  ProgramSet set{{.ranks = ranks, .period = ranks}, {.ranks = ranks}, {}};
   for (int p = 0; p < ranks; ++p)
     set.classes.push_back(pack(programs[size_t(p)], p, set, execution));
   return set;

@@ -24,6 +24,7 @@
 #include "schedule/lower_collectives.h"
 #include "schedule/program.h"
 #include "simulate/cluster.h"
+#include "simulate/nccl_channels.h"
 
 namespace longnet {
 
@@ -118,7 +119,7 @@ struct Twins {
 };
 
 struct ProgramSet : Twins {
-  int inner_group = 0;                    // Schedule::inner_group; 0: one communicator for all
+  Communicators communicators{};
   std::vector<CompactProgram> classes{};  // one for each of the ranks 0 .. period - 1
   const CompactProgram& of(Rank rank) const { return classes[size_t(rank % period)]; }
 };

@@ -12,10 +12,16 @@
 #include "simulate/collective_times.h"
 #include "simulate/compact_program.h"
 #include "simulate/cost_model.h"
-#include "simulate/nccl_channels.h"
 
 namespace longnet {
 namespace {
+
+Communicators communicators_of(const Schedule& schedule) {
+  const RankGrid& grid = schedule.sharded.layout.grid();
+  const int inner = schedule.inner_group;
+  return {grid.count(), inner > 0 && inner < grid.sequence ? inner : 1, grid.replicas,
+          grid.head_groups};
+}
 
 class Compiler {
  public:
@@ -26,7 +32,8 @@ class Compiler {
         twins_(twins),
         cluster_(cluster),
         plan_(plan),
-        cost_(cluster, schedule.sharded) {}
+        cost_(cluster, schedule.sharded),
+        communicators_(communicators_of(schedule)) {}
 
   CompactProgram compile(Rank rank) {
     const RankProgram program =
@@ -145,9 +152,8 @@ class Compiler {
     const LinkSpec& link = cluster_.intra;
     if (link.device_share.value == 0) return;
     if (peer / cluster_.node_size() != rank_ / cluster_.node_size()) return;
-    const Communicators all{sharded_.layout.world_size(), schedule_.inner_group};
     const NcclChannels channels =
-        nccl_channels(cluster_, all, rank_, peer, double(bytes) / tensors);
+        nccl_channels(cluster_, communicators_, rank_, peer, double(bytes) / tensors);
     double rate = link.bandwidth_bytes_per_s.value;
     if (channels.bytes_per_s > 0) rate = std::min(rate, channels.bytes_per_s);
     under_way_.push_back({.op = int(out.ops.size()),
@@ -269,6 +275,7 @@ class Compiler {
   const ClusterSpec& cluster_;
   const CollectivePlan& plan_;
   CostModel cost_;
+  Communicators communicators_;
   struct UnderWay {
     int op;
     double seconds, share;
@@ -366,8 +373,7 @@ Twins lowered_twins(const Schedule& schedule, int period, const CollectivePlan& 
 ProgramSet compile(const Schedule& schedule, const Twins& twins, const ClusterSpec& cluster,
                    const CollectivePlan& plan, int64_t max_bytes) {
   const auto [ranks, period, exclusive_or] = twins;
-  const int inner = schedule.inner_group;
-  ProgramSet set{twins, inner > 1 && inner < ranks ? inner : 0, {}};
+  ProgramSet set{twins, communicators_of(schedule), {}};
   check(period >= 1 && ranks % period == 0, "a period of ", period, " on ", ranks, " ranks");
   Compiler compiler(schedule, twins, cluster, plan);
   for (int p = 0; p < period; ++p) {

@@ -7,7 +7,6 @@
 #include "core/stopwatch.h"
 #include "simulate/gatherings.h"
 #include "simulate/lanes.h"
-#include "simulate/nccl_channels.h"
 #include "simulate/network.h"
 
 namespace longnet {
@@ -91,8 +90,8 @@ class Engine {
       const CompactProgram& program = programs_.of(p);
       for (size_t i = 0; i < program.out_offsets.size(); ++i) {
         const Rank to = programs_.at(p, program.out_offsets[i]);
-        const NcclChannels of_pair = nccl_channels(
-            cluster, {programs_.ranks, programs_.inner_group}, p, to, program.largest_tensors[i]);
+        const NcclChannels of_pair =
+            nccl_channels(cluster, programs_.communicators, p, to, program.largest_tensors[i]);
         const bool simple = options_.alpha == AlphaSet::kNcclLl && of_pair.by_simple;
         channels = 1 + network_.add_channel(p, to, simple ? AlphaSet::kNcclSimple : options_.alpha,
                                             of_pair.bytes_per_s);

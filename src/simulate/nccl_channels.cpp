@@ -24,23 +24,35 @@ int channels_over_nodes(int most, int ranks) {
   return channels;
 }
 
+// Its ranks, and the whole block of ranks that they lie in.
+struct Group {
+  int ranks, block;
+};
+Group group_of(const Communicators& all, Rank from, Rank to) {
+  const auto share = [&](int block) { return from / block == to / block; };
+  const int heads = all.head_groups, inner = heads * all.inner_group,
+            replica = all.ranks / all.replicas;
+  if (share(heads)) return {heads, heads};
+  if (share(inner)) return {all.inner_group, inner};
+  if (share(replica)) return {replica / inner, replica};
+  return {all.ranks / heads, all.ranks};
+}
+
 }  // namespace
 
 NcclChannels nccl_channels(const ClusterSpec& c, const Communicators& all, Rank from, Rank to,
                            double tensor) {
-  const int node = c.node_size(), group = all.inner_group;
-  const bool inner = group > 0 && from / group == to / group;
-  const int ranks = group == 0 ? all.ranks : inner ? group : all.ranks / group;
-  const bool in_a_node = all.ranks <= node || (inner && node % group == 0);
+  const int node = c.node_size();
+  const Group group = group_of(all, from, to);
   const LinkSpec& link = from / node == to / node ? c.intra : c.inter;
   int count = 0, most = 0;
-  if (in_a_node) {
+  if (all.ranks <= node || node % group.block == 0) {
     most = int(link.channels.value);
     if (most == 0) return {};
-    count = channels_in_a_node(most, ranks, tensor);
+    count = channels_in_a_node(most, group.ranks, tensor);
   } else {
     const int known = int(c.inter.channels.value);
-    count = most = channels_over_nodes(known > 0 ? known : 2, ranks);
+    count = most = channels_over_nodes(known > 0 ? known : 2, group.ranks);
   }
   return {count, count * link.channel_bytes_per_s.value, tensor > kMostOfLl * most};
 }

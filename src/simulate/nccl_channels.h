@@ -18,11 +18,13 @@
 
 namespace longnet {
 
-// The ranks that share a communicator: all, or groups of `inner_group` neighbours, and the ranks
-// that have one place in these groups.
+// Ranks as RankGrid has them: replicas, one after the other, of places in the sequence, each of
+// `head_groups` ranks. A communicator has the ranks of one place; of a place in each of an inner
+// group, for one head group; of a place in each of these groups; else one of each replica.
 struct Communicators {
   int ranks = 1;
-  int inner_group = 0;  // Schedule::inner_group
+  int inner_group = 1;  // places, Schedule::inner_group
+  int replicas = 1, head_groups = 1;
 };
 
 struct NcclChannels {

@@ -57,13 +57,31 @@ TEST(NcclChannels, OverNodesAreFewerAmongMoreRanks) {
 // A double ring of 32: rings of 8 inside nodes, rings of 4 across them.
 TEST(NcclChannels, InnerGroupsHaveCommunicatorsOfTheirOwn) {
   const ClusterSpec c = cluster_of(32);
-  EXPECT_EQ(nccl_channels(c, {32, 8}, 0, 1, kMiB).count, 4);
-  EXPECT_EQ(nccl_channels(c, {32, 4}, 0, 1, kMiB).count, 8);
-  EXPECT_EQ(nccl_channels(c, {32, 8}, 0, 8, kMiB).count, 2);
-  EXPECT_EQ(nccl_channels(c, {32, 16}, 0, 1, kMiB).count, 2);  // over two nodes
-  EXPECT_EQ(nccl_channels(c, {256, 8}, 0, 8, kMiB).count, 2);  // 32 ranks across
-  EXPECT_EQ(nccl_channels(c, {512, 8}, 0, 8, kMiB).count, 1);
-  EXPECT_EQ(nccl_channels(c, {8, 4}, 0, 4, kMiB).count, 16);  // two ranks across
+  const auto count = [&](const Communicators& all, Rank to) {
+    return nccl_channels(c, all, 0, to, kMiB).count;
+  };
+  EXPECT_EQ(count({32, 8}, 1), 4);
+  EXPECT_EQ(count({32, 4}, 1), 8);
+  EXPECT_EQ(count({32, 8}, 8), 2);
+  EXPECT_EQ(count({32, 16}, 1), 2);  // over two nodes
+  EXPECT_EQ(count({256, 8}, 8), 2);  // 32 ranks across
+  EXPECT_EQ(count({512, 8}, 8), 1);
+  EXPECT_EQ(count({8, 4}, 4), 16);  // two ranks across
+}
+
+TEST(NcclChannels, SoDoReplicasAndHeadGroups) {
+  const ClusterSpec c = cluster_of(32);
+  const auto count = [&](const Communicators& all, Rank to) {
+    return nccl_channels(c, all, 0, to, kMiB).count;
+  };
+  const Communicators replicas{.ranks = 64, .replicas = 8};  // a node each
+  EXPECT_EQ(count(replicas, 1), 4);
+  EXPECT_EQ(count(replicas, 8), 1);  // gradients of weights, among 64
+  const Communicators heads{.ranks = 64, .inner_group = 4, .replicas = 2, .head_groups = 2};
+  EXPECT_EQ(count(heads, 1), 16);  // two ranks of the same tokens
+  EXPECT_EQ(count(heads, 2), 8);   // four of an inner group, in a node
+  EXPECT_EQ(count(heads, 8), 2);   // four across, in four nodes
+  EXPECT_EQ(count(heads, 32), 2);  // 32 of the same heads
 }
 
 TEST(NcclChannels, LargeTensorsGoBySimple) {
