@@ -72,6 +72,18 @@ class Robust(Case):
         self.assertEqual(kept.read_text(), "kept")
         self.assertFalse(new.exists())
 
+    def test_a_result_in_the_place_of_a_file_is_refused(self):
+        kept = self.path / "kept"
+        kept.write_text("kept")
+        simulate = ("simulate", self.config, "--set", "model.dtype=bf16", "--cluster", CLUSTER, "-o")
+        for where in (kept, "/dev/null"):
+            for args in (simulate, ("run", self.config, "--ranks", "2", "-o")):
+                done = self.expect(2, *args, str(where))
+                self.assertIn(f"'{where}' is a file, not a folder\n", done.stderr)
+                self.assertNotIn("--resume", done.stderr)
+        self.assertEqual(kept.read_text(), "kept")
+        self.assertIn("or delete it", self.expect(2, *simulate, str(self.path)).stderr)
+
     def test_threads_that_cannot_start_are_errors(self):
         started = time.monotonic()
         done = in_shell('ulimit -v 400000; "$@"', "run", self.config, "--ranks", "64", "--set", "sweep.ranks=64", "-o", self.path / "a")

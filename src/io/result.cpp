@@ -147,11 +147,15 @@ bool is_empty_folder(const fs::path& path) {
 
 std::string fresh_directory(const Result& head, const std::string& root) {
   if (const std::string& own = head.path; !own.empty()) {
+    if (fs::exists(own) && !fs::is_directory(own))
+      throw UsageError("'", own,
+                       "' is a file, not a folder\n  hint: a result is a folder: choose another "
+                       "name");
     if (fs::exists(own) && !is_empty_folder(own))
       throw UsageError("'", own,
-                       "' is not empty\n  hint: results are never overwritten; name another "
-                       "folder, or go on with --resume ",
-                       own);
+                       "' is not empty\n  hint: results are never overwritten; choose another "
+                       "name, or ",
+                       head.run.mode == "simulated" ? "delete it" : "go on with --resume " + own);
     fs::create_directories(own);
     return own;
   }

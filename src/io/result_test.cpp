@@ -157,7 +157,13 @@ TEST(ResultWriter, NeverOverwrites) {
   EXPECT_NE(first.directory(), second.directory());
   o.path = first.directory();
   EXPECT_THAT(usage_error([&] { ResultWriter::create(o, folder.path("results")); }),
-              HasSubstr("is not empty"));
+              AllOf(HasSubstr("is not empty"), HasSubstr("--resume " + o.path)));
+  o.run.mode = "simulated";  // such runs are not resumed
+  EXPECT_THAT(usage_error([&] { ResultWriter::create(o, folder.path("results")); }),
+              AllOf(HasSubstr("is not empty"), HasSubstr("or delete it")));
+  o.path = folder.write("file", "");
+  EXPECT_THAT(usage_error([&] { ResultWriter::create(o, folder.path("results")); }),
+              HasSubstr("is a file, not a folder"));
   o.path = folder.path("fresh/deep");
   EXPECT_EQ(ResultWriter::create(o, folder.path("results")).directory(), folder.path("fresh/deep"));
   o.path = "/proc/nowhere";
