@@ -108,7 +108,10 @@ Answer asked_of(const Options& options, SimulatePoint how) {
   print_notes(options, config);
   std::vector<Point> points = on_cluster(config, how);
   check_speed(how.cluster, points.at(0).params);
-  return {how, std::move(points), tie_share(how.cluster)};
+  if (const std::string why = why_no_straggler(how.what_if.straggler, points[0].params);
+      !why.empty())
+    throw UsageError("--what-if '", how.what_if.text(), "': ", why);
+  return {.how = how, .points = std::move(points), .share = tie_share(how.cluster)};
 }
 
 void rank(std::vector<Answer>& answers, Progress& progress) {

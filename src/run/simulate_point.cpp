@@ -33,17 +33,6 @@ CollectivePlan plan_of(const PointParams& p, const ClusterSpec& cluster) {
   return plan;
 }
 
-std::string why_no_straggler(const Straggler& s, const PointParams& p) {
-  if (s.rank >= p.ranks)
-    return concat("what if straggler: there is no rank ", s.rank, " of ", p.ranks);
-  if (s.count > p.ranks) return concat("what if straggler: ", s.count, " slow ranks of ", p.ranks);
-  if (p.program_ranks() == p.ranks || !s.exists() || (s.count == 1 && s.rank < p.group_ranks()))
-    return "";
-  return concat("what if straggler: of ", p.replicas,
-                " replicas the first is simulated, ranks 0 to ", p.group_ranks() - 1,
-                ": name one of them");
-}
-
 // Skips `point` when `work` on it is refused, as a program of too many ops or links.
 template <class Work>
 void skip_if_refused(Point& point, Work work) {
@@ -65,7 +54,10 @@ void skip_unsupported(Point& point, const SimulatePoint& options) {
   // A native gather may be a formula too; other algorithms never come to it.
   if (why.empty() && find_algorithm(p.algorithm).collectives == CollectiveUse::kAllGather)
     why = why_not_formula(cluster, plan_of(p, cluster).all_gather_formula);
-  if (why.empty()) why = why_no_straggler(options.what_if.straggler, p);
+  if (why.empty()) {
+    why = why_no_straggler(options.what_if.straggler, p);
+    if (!why.empty()) why = "what if straggler: " + why;
+  }
   if (why.empty() && !is_formula(p.collective))
     why = why_not_collective(one_layer_schedule(p), p.collective, plan_of(p, cluster).lowering);
   if (why.empty()) return;
@@ -276,6 +268,15 @@ void simulate_programs(SimulatedPoint& out, const ProgramSet& programs, const To
 }
 
 }  // namespace
+
+std::string why_no_straggler(const Straggler& s, const PointParams& p) {
+  if (s.rank >= p.ranks) return concat("there is no rank ", s.rank, " of ", p.ranks);
+  if (s.count > p.ranks) return concat(s.count, " slow ranks of ", p.ranks);
+  if (p.program_ranks() == p.ranks || !s.exists() || (s.count == 1 && s.rank < p.group_ranks()))
+    return "";
+  return concat("of ", p.replicas, " replicas the first is simulated, ranks 0 to ",
+                p.group_ranks() - 1, ": name one of them");
+}
 
 std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePoint& options) {
   std::vector<Point> out;

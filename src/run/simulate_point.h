@@ -35,6 +35,9 @@ std::vector<Point> on_cluster(const std::vector<Point>& points, const SimulatePo
 std::vector<Point> on_cluster(const Config& config, const SimulatePoint& options,
                               const std::string& filter = "");
 
+// Why a point cannot have these slow ranks: "there is no rank 8 of 8"; "": it can.
+std::string why_no_straggler(const Straggler& straggler, const PointParams& params);
+
 // Simulates one of the replicas of attention (PointParams), as ranks 0, 1, ... of the cluster: they
 // do the same work and exchange nothing; and all ranks of a model or a layer. FLOPs, their rate and
 // share of the peak are of all ranks together; seconds, bytes, messages and memory are those of one
