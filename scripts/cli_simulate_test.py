@@ -334,6 +334,11 @@ class Simulate(Case):
         of_fa3 = self.expect(0, *asked, "kernel=fa3").stdout
         self.assertIn("exact attention with kernel=fa3: use", of_fa3)
         self.assertIn("h100-ndr400 with kernel fa3", of_fa3.replace("\n#   ", " "))
+        several = self.expect(0, *asked, "kernel=fa3", "--what-if", "latency=2", "--what-if", "").stdout
+        titles = ["exact attention, kernel cudnn", "exact attention with kernel=fa3", "exact attention with latency=2, kernel cudnn"]
+        self.assertEqual(re.findall(r"^# (exact attention[^:\n]*)$", several, re.MULTILINE), titles)
+        self.assertEqual(re.findall(r"^# (exact attention[^:\n]*): use ", several, re.MULTILINE), titles)
+        self.assertNotIn("with kernel cudnn", several)
         for slow, why in (("0.2@16", "there is no rank 16 of 16"), ("0.2x17", "17 slow ranks of 16")):
             done = self.expect(2, *asked, "", "--what-if", f"straggler={slow}")
             self.assertEqual((done.stdout, done.stderr), ("", f"error: --what-if 'straggler={slow}': {why}\n"))

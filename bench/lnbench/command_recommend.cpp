@@ -18,11 +18,14 @@ struct Answer {
   SimulatePoint how;
   std::vector<Point> points;  // candidates
   double share;               // that counts as a tie (tie_share)
+  bool names_kernel = false;  // in titles: another answer has another kernel
   Ranking ranking{};
 
-  // "exact attention", "exact attention with latency=2"
+  // "exact attention", "exact attention with latency=2, kernel cudnn"
   std::string title(const char* kind) const {
-    return concat(kind, " attention", how.what_if.is_plain() ? "" : " with " + how.what_if.text());
+    const std::string& kernel = how.cluster.device.kernel;
+    return concat(kind, " attention", how.what_if.is_plain() ? "" : " with " + how.what_if.text(),
+                  names_kernel && how.what_if.kernel.empty() ? ", kernel " + kernel : "");
   }
 };
 
@@ -138,21 +141,27 @@ void add_legend(TableWriter& table, const std::vector<Answer>& answers, bool rat
   const PointParams& params = answers[0].points[0].params;
   const AttentionProblem& p = params.problem;
   const std::string& kernel = how.cluster.device.kernel;
-  table.note(concat(format_tokens(p.seq_len), " tokens x batch ", p.batch, ", ", p.num_heads,
-                    " heads (", p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype),
-                    p.causal ? ", causal" : "",
-                    params.pass == Pass::kForward ? "" : concat(", ", to_string(params.pass)),
-                    ", on ", params.ranks, " ranks of ", how.cluster.name,
-                    kernel.empty() ? "" : " with kernel " + kernel, " (simulated)"));
+  table.note(concat(
+      format_tokens(p.seq_len), " tokens x batch ", p.batch, ", ", p.num_heads, " heads (",
+      p.num_kv_heads, " K/V) of ", p.head_dim, ", ", to_string(p.dtype), p.causal ? ", causal" : "",
+      params.pass == Pass::kForward ? "" : concat(", ", to_string(params.pass)), ", on ",
+      params.ranks, " ranks of ", how.cluster.name,
+      kernel.empty() || answers[0].names_kernel ? "" : " with kernel " + kernel, " (simulated)"));
   const double share = answers[0].share;
   table.note(concat("a tie: the time of one lies in the interval of the other",
                     share > 0 ? concat(", or ", 100 * share, " % apart at most") : "",
                     ratios ? "; ratio: to the same candidate on the cluster as it is" : ""));
-  if (std::ranges::any_of(answers,
-                          [](const Answer& a) { return a.ranking.has_guess(Guess::kLongerRows); }))
+  std::vector<std::string> longest;  // rows of each kernel
+  for (const Answer& a : answers) {
+    if (!a.ranking.has_guess(Guess::kLongerRows)) continue;
+    const DeviceSpec& device = a.how.cluster.device;
+    const std::string row = concat(format_tokens(longest_row(device, p, params.pass)),
+                                   a.names_kernel ? concat(" (", device.kernel, ")") : "");
+    if (std::ranges::find(longest, row) == longest.end()) longest.push_back(row);
+  }
+  if (!longest.empty())
     table.note(concat(to_string(Guess::kLongerRows), ", whose longest row has ",
-                      format_tokens(longest_row(how.cluster.device, p, params.pass)),
-                      ", take the speed to which its rows lead"));
+                      join(longest, ", "), ", take the speed to which its rows lead"));
   if (std::ranges::any_of(answers, [](const Answer& a) {
         return a.ranking.answers_with_rings_over_nodes(a.how.cluster, a.share);
       }))
@@ -173,6 +182,10 @@ int run_recommend(const Options& options) {
     answers.push_back(asked_of(options, how));
     points.insert(points.end(), answers.back().points.begin(), answers.back().points.end());
   }
+  const auto kernel_of = [](const Answer& a) { return a.how.cluster.device.kernel; };
+  const bool many_kernels = std::ranges::any_of(
+      answers, [&](const Answer& a) { return kernel_of(a) != kernel_of(answers[0]); });
+  for (Answer& a : answers) a.names_kernel = many_kernels;
   Progress progress(options, true, int(points.size()));
   rank(answers, progress);
   const bool ratios = compares_clusters(points);
