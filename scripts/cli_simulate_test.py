@@ -226,7 +226,7 @@ class Simulate(Case):
             alpha = links[link]["alpha_s"]
             self.assertIn("0: Some GPU and 1: Some GPU", alpha.pop("source"))
             for value in alpha.values() if len(alpha) > 1 else [alpha["value"]]:
-                self.assertAlmostEqual(value, 1e-5, delta=1e-10)
+                self.assertAlmostEqual(value + links[link]["call_s"]["value"], 1e-5, delta=1e-10)
             self.assertAlmostEqual(links[link]["bandwidth_bytes_per_s"]["value"] / 2e11, 1, delta=1e-6)
             other = "inter" if link == "intra" else "intra"
             self.assertEqual(links[other], published["links"][other])

@@ -202,7 +202,7 @@ TEST(Calibrate, MeasuredAttentionReplacesPublishedRows) {
 TEST(Calibrate, MeasuredOpsOfModelsArePricedByTheSimulator) {
   const TemporaryFile file(R"({"program": "gpu_kernels_benchmark", "device": {"name": "GPU X"},
     "points": [{"section": "gemm", "dtype": "bf16", "m": 10, "n": 10, "k": 5, "flops_per_s": 1e3},
-               {"section": "gemm", "dtype": "fp32", "m": 10, "n": 10, "k": 5, "flops_per_s": 5e2},
+               {"section": "gemm", "dtype": "fp32", "m": 10, "n": 10, "k": 5, "flops_per_s": 5e12},
                {"section": "model", "op": "gemm", "flops": 6e12, "flops_per_s": 6e14},
                {"section": "model", "op": "gemm", "flops": 2e12, "flops_per_s": 1e14},
                {"section": "model", "op": "gemm", "flops": 2e12, "status": "error"},
@@ -213,7 +213,7 @@ TEST(Calibrate, MeasuredOpsOfModelsArePricedByTheSimulator) {
                {"section": "model", "op": "update", "bytes": 1, "bytes_per_s": 9e11}]})");
   const ClusterSpec now = with_measured_kernels(h100(), file.path(), "cuda");
   EXPECT_NEAR(now.device.gemm_flops.at(DType::kBFloat16).value, 8e12 / 0.03, 1e3);
-  EXPECT_NEAR(now.device.gemm_flops.at(DType::kFloat32).value, 500, 1e-9);
+  EXPECT_NEAR(now.device.gemm_flops.at(DType::kFloat32).value, 5e12, 1);
   ASSERT_EQ(now.device.row_wise_bytes_per_s.size(), 2u);
   EXPECT_NEAR(now.device.row_wise_bytes_per_s.at(RowFunction::kLayerNorm).value, 2e12, 1);
   EXPECT_EQ(now.device.row_wise_bytes_per_s.at(RowFunction::kRotateBackward).value, 5e11);

@@ -16,14 +16,15 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Beyond these a sum of a simulation is no number any more, or an int overflows. `kAmount`: rates a
-// second, bytes, rows; no machine has less than one.
+// Beyond these a sum of a simulation is no number any more, an int overflows, or a number is in
+// another unit than bytes, FLOPs and seconds: GB, TFLOP/s, us.
 constexpr double kMostGpus = 1 << 24, kMostPorts = 4096;
-constexpr Limits kAmount{.min = 1, .max = 1e30}, kAmountOrZero{.min = 0, .max = 1e30},
-    kSeconds{.min = 0, .max = 1e6}, kRatio{.min = 1e-6, .max = 1e6};
+constexpr Limits kAmount{.min = 1, .max = 1e30}, kMillions{.min = 1e6, .max = 1e30},
+    kAmountOrZero{.min = 0, .max = 1e30}, kSeconds{.min = 0, .max = 1},
+    kRatio{.min = 1e-6, .max = 1e6};
 
 struct Kind {
-  Limits limits = kAmount;
+  Limits limits = kMillions;
   bool required = true, whole = false;
 };
 constexpr Kind kCount{.limits = {.min = 1, .max = kMostGpus}, .whole = true};
@@ -189,7 +190,7 @@ void fields(FileObject& f, KernelRow& row) {
   f.field("dtype", row.dtype);
   f.field("causal", row.causal);
   if (f.has("backward", row.backward)) f.field("backward", row.backward);
-  f.field("flops_per_s", row.flops_per_s, kAmount);
+  f.field("flops_per_s", row.flops_per_s, kMillions);
   if (f.has("all_rows", row.all_rows > 0)) f.field("all_rows", row.all_rows, kAmount);
   if (f.has("estimate", row.estimate)) f.field("estimate", row.estimate);
   f.source(row.source);
@@ -317,7 +318,7 @@ void fields(FileObject& f, ClusterSpec& c) {
   quantity(f, "async_bytes_per_s", c.async_bytes_per_s, kOptionalOrZero);
   quantity(f, "overlap_efficiency", c.overlap_efficiency, kOptionalShare);
   quantity(f, "host_s", c.host_s, kOptionalSeconds);
-  quantity(f, "error", c.error, kOptionalRatio);
+  quantity(f, "error", c.error, kOptionalShare);
 }
 
 void check_sizes(FileObject& f, const ClusterSpec& c) {
@@ -333,10 +334,10 @@ void check_sizes(FileObject& f, const ClusterSpec& c) {
   if (c.async_progress && c.async_bytes_per_s.value > 0)
     add("async_bytes_per_s", "has no meaning with async_progress",
         "leave it out, or set async_progress false");
-  const double share = c.intra.device_share.value * c.intra.channels.value;
+  const double channels = c.intra.channels.value, share = channels * c.intra.device_share.value;
   if (!c.intra.device_share.source.empty() && (share == 0 || share >= 1))
-    add("links.intra.device_share", "is that of one of links.intra.channels, of all below 1",
-        "give both: 1 over the multiprocessors, and two channels a NVLink, 32 at most");
+    add("links.intra.device_share", concat("of ", channels, " channels is ", share, " of a device"),
+        "give links.intra.channels, and the share of one of them: 1 over the multiprocessors");
   if (std::ranges::count(c.device.attend, c.device.kernel, &KernelRow::kernel) == 0)
     add("device.kernel", concat("no row of device.attend is of '", c.device.kernel, "'"),
         "name the kernel of some rows, or leave it out of all");

@@ -70,9 +70,10 @@ TEST(Cluster, ReportsEveryProblemWithItsPlace) {
   EXPECT_THAT(
       error_of(replaced(h100(), "\"source\": \"NVIDIA DGX H100 data sheet\"", "\"source\": \"\"")),
       HasSubstr("gpus_per_node.source: is missing"));
-  EXPECT_THAT(error_of(replaced(h100(), "\"value\": 48500000000.0", "\"value\": 0")),
-              HasSubstr("links.inter.bandwidth_bytes_per_s.value: must be a number at least 1 and "
-                        "at most 1e+30"));
+  EXPECT_THAT(
+      error_of(replaced(h100(), "\"value\": 48500000000.0", "\"value\": 0")),
+      HasSubstr("links.inter.bandwidth_bytes_per_s.value: must be a number at least 1e+06 and "
+                "at most 1e+30"));
   EXPECT_THAT(error_of(replaced(h100(), "\"value\": 512", "\"value\": 512.5")),
               HasSubstr("nodes.value: must be whole"));
   EXPECT_THAT(error_of(replaced(h100(), "\"nccl_ll\": 2.7e-06,", "")),
@@ -82,7 +83,7 @@ TEST(Cluster, ReportsEveryProblemWithItsPlace) {
   EXPECT_THAT(error_of(replaced(h100(), "\"nccl_ring\"", "\"nccl_pat\"")),
               HasSubstr("collectives.all_gather: NCCL's PAT needs one GPU per node"));
   EXPECT_THAT(error_of(replaced(h100(), "\"value\": 0.00758", "\"value\": 0.2424")),
-              HasSubstr("links.intra.device_share: is that of one of links.intra.channels"));
+              HasSubstr("links.intra.device_share: of 32 channels is 7.7568 of a device"));
   EXPECT_THAT(error_of(replaced(h100(), "\"fa2\": {", "\"fa4\": {")),
               HasSubstr("device.backward_splits.fa4: unknown"));
   EXPECT_THAT(error_of("{}"), HasSubstr("c.json:1: schema_version: is missing"));
